@@ -214,6 +214,11 @@ def check(module: nn.Module | list[nn.Module], *, mesh: DeviceMesh | None = None
                     f"parameter {name} is {p.dtype}; float32, float16 and bfloat16 can be trained, "
                     f"and what needs no gradient may also be {', '.join(map(str, STORED))}"
                 )
+            if hasattr(p, "fsdp_pre_all_gather") or hasattr(p.data, "fsdp_pre_all_gather"):
+                raise NotImplementedError(
+                    f"parameter {name} is a {type(p.data).__name__}, whose fsdp_pre_all_gather "
+                    "gathers in a form of its own: what is gathered is float32, float16 or bfloat16"
+                )
             if p.device.type not in ("cpu", "meta", _device.GPU):
                 raise NotImplementedError(
                     f"parameter {name} is on {p.device}; cpu, {_device.GPU} and meta are supported"

@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+import os
+
 import torch
 from torch import nn
 from torch.distributed.device_mesh import DeviceMesh
@@ -33,8 +35,15 @@ def is_gpu(where: torch.device | None) -> bool:
     return has_gpus() if where is None else where.type != "cpu"
 
 
+def _user_wants_gpus() -> bool:
+    resolved = os.environ.get("ZERO_RESOLVED", "").split()
+    return "backend=cuda" in resolved or os.environ.get("ZERO_BACKEND") == "cuda"
+
+
 def backend_setting(where: torch.device | None) -> str:
     """What zero_open is told. As in torch, what is on CPUs goes to GPUs where torch has some."""
+    if where is None and not has_gpus() and _user_wants_gpus():
+        return ""  # choose() says what is missing
     if not is_gpu(where):
         return "backend=host"
     # The library takes the GPU whose context is current, or else the one of its local rank.
@@ -50,6 +59,13 @@ def choose() -> None:
     """The job is open."""
     global device
     index = _zero.device_index()
+    if index >= 0 and not has_gpus():
+        _zero.close()
+        built = f"built for CUDA {torch.version.cuda}" if torch.version.cuda else "built for CPUs"
+        raise _zero.Error(
+            f"the job is on GPUs, but PyTorch {torch.__version__}, {built}, finds none: install "
+            "one that suits the driver, or set --zero-backend=host"
+        )
     if index >= 0:
         device = torch.device(GPU, index)
         torch.accelerator.set_device_index(index)
@@ -68,6 +84,15 @@ def stream() -> int:
         now.wait_stream(_last)
     _last = now
     return now.native_handle
+
+
+def refuse_capture() -> None:
+    if on_gpu() and torch.get_device_module(device).is_current_stream_capturing():
+        raise NotImplementedError(
+            "a step of sharded modules cannot be captured as a graph: in each the ranks agree over "
+            "the network, which a graph does not repeat. What is within a module can be: "
+            'torch.compile(module, mode="reduce-overhead")'
+        )
 
 
 def used(tensors: list[torch.Tensor]) -> None:

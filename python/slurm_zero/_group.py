@@ -306,6 +306,7 @@ class Group:
         self.job.check_backward()
         recomputes = self.state is GroupState.BACKWARD
         if not recomputes:
+            _device.refuse_capture()
             if self.root:
                 self.job.end_pass()
             if module not in self.to_run:

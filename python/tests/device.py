@@ -53,6 +53,17 @@ def waits():
         assert waited == 0, f"{type(optimizer).__name__}: a step waited {waited} times"
 
 
+def captures():
+    """A whole step is refused, before anything is done."""
+    model = shard(Model())
+    module = torch.get_device_module(device)
+    capturing, module.is_current_stream_capturing = module.is_current_stream_capturing, lambda: True
+    expect(NotImplementedError, "cannot be captured as a graph",
+           lambda: model(batches(0)[rank].to(device)))
+    module.is_current_stream_capturing = capturing
+    loss_of(model, batches(0)[rank].to(device)).backward()
+
+
 def optimizers():
     """Torch's optimizers and clipping take all parameters in a few operations."""
     model = shard(Model())
@@ -98,7 +109,7 @@ def places():
 
 
 def main():
-    cases = (places, optimizers, waits, streams)
+    cases = (places, captures, optimizers, waits, streams)
     for case in cases:
         case()
     if rank == 0:

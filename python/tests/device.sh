@@ -28,6 +28,14 @@ export ZERO_TEST_DEVICE=standin ZERO_TEST_STANDIN=$scratch/standin.so
 export PYTHONPATH=$PYTHONPATH:$top_srcdir/python/tests/device DOUBLE_CUDA_PROTECT=1
 export DOUBLE_CUDA_DELAY_OF=8
 
+# PyTorch without GPUs, where the library finds one.
+ZERO_BACKEND=cuda timeout 100 "$TORCH_PYTHON" -c 'import torch
+torch._C._cuda_getDeviceCount = lambda: 0
+import slurm_zero
+slurm_zero.init()' >"$scratch/out" 2>&1 && fail "a job on GPUs, where PyTorch has none"
+grep -q "the job is on GPUs, but PyTorch .* finds none: install one" "$scratch/out" ||
+	fail "a job on GPUs, where PyTorch has none: $(<"$scratch/out")"
+
 # What tests/gpu/run trains on a GPU, here and on CPUs.
 beside=$top_srcdir/tests/gpu/fsdp2.py
 for device in standin cpu; do

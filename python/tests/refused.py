@@ -42,6 +42,17 @@ zero.fully_shard(late)(torch.ones(2))
 expect(ValueError, "in a group already", lambda: zero.fully_shard(model.embed))
 expect(ValueError, "parameter weight is torch.float64",
        lambda: zero.fully_shard(nn.Linear(2, 2).double()))
+
+
+class Quantized(torch.Tensor):
+    def fsdp_pre_all_gather(self, mesh):
+        return (self,), None
+
+
+late = nn.Linear(2, 2)
+late.weight = nn.Parameter(torch.ones(2, 2).as_subclass(Quantized))
+expect(NotImplementedError, "weight is a Quantized, whose fsdp_pre_all_gather",
+       lambda: zero.fully_shard(late))
 expect(ValueError, "mp_policy has torch.float64", lambda: zero.fully_shard(
     nn.Linear(2, 2), mp_policy=zero.MixedPrecisionPolicy(param_dtype=torch.float64)))
 late = nn.Linear(2, 2)

@@ -94,6 +94,11 @@ all_end_well DOUBLE_NCCL_FAIL ncclGetUniqueId:1:3:0 ncclCommInitRankConfig:1:2:1
 failed=$(grep -vc ': ok$' "$scratch/all")
 ((failed > 24)) || fail "only $failed ranks met an error: do the rules still fit the calls?"
 
+# NCCL refuses two ranks of one GPU, without saying so in its sentence.
+DOUBLE_NCCL_FAIL=ncclCommInitRankConfig:1:5 ends_well 2 "one GPU"
+[[ $(grep -c '2 ranks of .* have the same GPU, .*: start at most' "$scratch/out") == 2 ]] ||
+	broken "two ranks of one GPU"
+
 # In a team the error is that of the rank of the job that met it.
 DOUBLE_NCCL_FAIL=ncclAllGather:1:3:2 life 3 team || broken "an error in a team: status $?"
 [[ $(grep -c '^rank .*was told to fail (of rank 2)$' "$scratch/out") == 3 ]] ||

@@ -334,7 +334,7 @@ static void trains_within(int stage, bool offload)
 static void used_again(void)
 {
 	const size_t large = (size_t)40 << 12, small = (size_t)38 << 12;
-	zero_job *job = open_job("stage=2 budget=64M");
+	zero_job *job = open_job("stage=2 budget=128M");
 	zero_memory memory;
 	void *data;
 

@@ -5,6 +5,7 @@
  * that many roots, so that no root serves all ranks. A rank that cannot take part still meets the
  * others, and reports why.
  */
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -90,6 +91,20 @@ static zero_status open_nccl(struct zero_cuda_comm *comm, int version, const ncc
 	return status;
 }
 
+/* NCCL takes one rank for each GPU, unless it takes the ranks for different nodes. */
+static zero_status explain_sharing(const struct zero_cuda_comm *comm, zero_status status,
+				   size_t sharing)
+{
+	char why[1024];
+
+	snprintf(why, sizeof(why), "%s", zero_core->last_error());
+	return zero_core->fail(
+		status,
+		"%s; %zu ranks of %s have the same GPU, %s: start at most as many tasks "
+		"a node as it has GPUs that they see",
+		why, sharing, comm->comm.place.node, comm->device->name);
+}
+
 /* COLLECTIVE. `status` is this rank's so far. */
 static zero_status open_all(struct zero_cuda_comm *comm, zero_status status, size_t *sharing)
 {
@@ -107,6 +122,8 @@ static zero_status open_all(struct zero_cuda_comm *comm, zero_status status, siz
 	status = exchange_info(comm, sharing, &version);
 	if (!status) {
 		status = open_nccl(comm, version, &id);
+		if (status && *sharing > 1)
+			status = explain_sharing(comm, status, *sharing);
 		/* The other ranks would wait in NCCL for this rank. */
 		if (status)
 			zero_net->fail_all(comm->net, ZERO_E_COMM, comm->comm.place.rank,

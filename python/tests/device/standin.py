@@ -26,6 +26,7 @@ _module.is_available = _module.is_initialized = lambda: True
 _module.device_count = lambda: 1
 _module.current_device = lambda: 0
 _module.set_device = _module.manual_seed = _module.manual_seed_all = lambda _: None
+_module.is_current_stream_capturing = lambda: False
 _module._is_in_bad_fork = lambda: False
 _module.get_rng_state = lambda _=0: torch.get_rng_state()
 _module.set_rng_state = lambda state, _=0: torch.set_rng_state(state)
