@@ -40,6 +40,7 @@ EXTRA_DIST += $(PYTHON_FILES) \
 	python/slurm_zero.dist-info/entry_points.txt \
 	python/build_backend.py \
 	python/pyproject.toml \
+	python/tests/adopted.py \
 	python/tests/cases.py \
 	python/tests/checkpoint.py \
 	python/tests/dcp.py \

@@ -300,6 +300,7 @@ zero_status zero_layout(zero_job *job)
 	if (!status) {
 		job->laid_out = true;
 		model->adopts = false;
+		model->released_tensors = false;
 		if (job->stage < 3)
 			job->flatten_tier = zero_tier_name(model->tier);
 		return ZERO_OK;

@@ -15,7 +15,7 @@ import torch.distributed as dist
 from torch import nn
 from torch.distributed.tensor import DTensor
 
-from . import _zero
+from . import _device, _zero
 from ._group import Group
 from ._param import DTYPES, STORED, Param, Part
 from ._team import Team
@@ -119,7 +119,11 @@ class Layout:
                 group.team.made += 1
                 group.team.groups.append(group)
                 described[key], own[key] = _describe(group, paths), group
-        self._declare(_exchange(described), own)
+        every = _exchange(described)
+        self._declare(every, own)
+        # Ranks adopt the same tensors, or none.
+        if self.job.stage < 3 and every == [described]:
+            _adopt([p for group in own.values() for part in group.parts for p in part.params])
         _zero.layout()
         self.count = len(self.job.groups)
         sends = False
@@ -128,16 +132,18 @@ class Layout:
             self.replicated = ranks < dist.get_world_size()
             # Ranks of a team prefetch alike, though its nodes may have other numbers of ranks.
             sends = any(_zero.exchange(bytes([int(_zero.setting("share")) % ranks != 0])))
-        values = [(p.sharded, p.original) for group in new for p in group.params if not p.of_tp()]
+        values = [
+            (p.sharded, p.original) for group in new for p in group.params
+            if isinstance(p.original, DTensor) and not p.original.is_meta and not p.of_tp()
+        ]
         for part in (part for group in own.values() for part in group.parts):
-            casts = part.dtype and any(p.original.dtype != part.dtype for p in part.params)
+            casts = part.dtype and any(p.sharded.dtype != part.dtype for p in part.params)
             part.needs_gather = bool(sends or casts or part.group.team.handle)
             for p in part.params:
                 self._take(part, p)
         with torch.no_grad():
             for sharded, value in values:
-                if isinstance(value, DTensor) and not value.is_meta:
-                    sharded.copy_(value)
+                sharded.copy_(value)
 
     def differs(self) -> bool:
         """Whether ranks have different groups."""
@@ -213,10 +219,10 @@ class Layout:
 
     def _take(self, part: Part, p: Param) -> None:
         """Moves the values of a parameter to the library's memory."""
-        spec, dtype = p.spec, p.original.dtype
+        spec, dtype = p.spec, p.sharded.dtype
         spec.ranges = dict(zip(part.group.team.ranks, _zero.owned(part.handle, p.handle)))
         p.sharded._local_tensor = p.memory()
-        if not p.original.is_meta and (p.of_tp() or not isinstance(p.original, DTensor)):
+        if p.place() not in ("", "meta", "mesh"):
             values = p.original.detach()
             values = (values.to_local() if p.of_tp() else values).contiguous()
             _zero.load_from(p.handle, values.data_ptr())
@@ -228,9 +234,19 @@ class Layout:
             p.full = nn.Parameter(full, requires_grad=p.trainable)
         if part.needs_gather:
             self.job.saved.add(full, part.group)
-        self.job.originals.pop(p.original)
-        p.original._sharded_as = p.name  # for an optimizer that still has it
-        p.original = None
+        if p.original is not None:
+            p.let_go()
+
+
+def _adopt(params: list[Param]) -> None:
+    """The library flattens what the parameters have already, buffer by buffer, and lets go of each
+    tensor before it takes memory for the next ones."""
+    for place in (_device.GPU, "cpu"):
+        found = [p for p in params if p.place() == place and p.original.numel()]
+        for p in found:
+            _zero.adopt(p.handle, p.original.data_ptr(), place != "cpu", p.let_go)
+        if found:
+            return  # all that is adopted is in one place
 
 
 _GROUP = 2
@@ -256,7 +272,7 @@ def _describe(group: Group, paths: Paths) -> tuple:
         index = roots.index(root)
         name = (f"{index}:" if index else "") + (f"{path}." if path else "") + attribute
         dtype, shape = p.original.dtype, tuple(p.spec.sizes)
-        params.append((name, dtype, shape, p.trainable, p.dtype, p.original.is_meta))
+        params.append((name, dtype, shape, p.trainable, p.dtype, p.place()))
     return group.policy.reduce_dtype, params
 
 
@@ -281,8 +297,8 @@ def _exchange(described: Description) -> list[Description]:
 
 def _lines(described: Description, team: tuple[int, ...]) -> Iterator[str]:
     for (ranks, place), (_, params) in described.items():
-        for name, dtype, shape, trainable, gathered, is_meta in params if ranks == team else ():
-            frozen, meta = "" if trainable else "frozen ", " on meta" if is_meta else ""
+        for name, dtype, shape, trainable, gathered, place in params if ranks == team else ():
+            frozen, meta = "" if trainable else "frozen ", " on meta" if place == "meta" else ""
             gathered = f" gathered as {gathered}" if gathered else ""
             yield f"{frozen}{name} of {dtype} {shape}{gathered}{meta} in group {place}"
     yield "no parameter more"

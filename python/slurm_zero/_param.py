@@ -113,6 +113,21 @@ class Param:
         """Its local tensor before it is laid out is what the ranks of the mesh shard."""
         return self.spec.tp is not None and not isinstance(self.original, FlatShard)
 
+    def place(self) -> str:
+        """Where its values are before it is laid out: "meta", "tp" for what the ranks shard of a
+        mesh's tensor, "mesh" for such a tensor itself, or a type of device. "": no more here."""
+        if self.original is None or self.original.is_meta:
+            return "" if self.original is None else "meta"
+        if isinstance(self.original, DTensor):
+            return "tp" if self.of_tp() else "mesh"
+        return "tp" if self.of_tp() else self.original.device.type
+
+    def let_go(self) -> None:
+        """The library has the values of the tensor that the program had made."""
+        del self.group.job.originals[self.original]
+        self.original._sharded_as = self.name  # for an optimizer that still has it
+        self.original = None
+
     @property
     def can_train(self) -> bool:
         return self.sharded.dtype in DTYPES

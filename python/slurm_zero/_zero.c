@@ -530,6 +530,37 @@ static zero_status load_from(union value *v)
 	return zero_load(v[0].param, &source);
 }
 
+static void release_adopted(void *context, void *data)
+{
+	PyGILState_STATE state = PyGILState_Ensure();
+	PyObject *result = PyObject_CallObject(context, NULL);
+
+	(void)data;
+	if (!result)
+		PyErr_WriteUnraisable(context);
+	Py_XDECREF(result);
+	Py_DECREF((PyObject *)context);
+	PyGILState_Release(state);
+}
+
+/* adopt(param, address, on a device, release): layout() takes its values, which are the same on all
+   ranks, and then calls release() */
+static PyObject *py_adopt(union value *v)
+{
+	zero_adopt_spec spec = {
+		.data = (void *)(uintptr_t)v[1].size,
+		.location = v[2].number ? ZERO_ON_DEVICE : ZERO_ON_HOST,
+		.values = ZERO_VALUES_EQUAL,
+		.release = release_adopted,
+		.context = v[3].object,
+	};
+
+	if (zero_adopt(v[0].param, &spec))
+		return fail();
+	Py_INCREF(v[3].object);
+	Py_RETURN_NONE;
+}
+
 /* load_from_rank(param, rank, address): that rank has them, on others the address is ignored */
 static zero_status load_from_rank(union value *v)
 {
@@ -803,6 +834,7 @@ static const struct function {
 	{"weight_decay_scale", "Pf", .param_float = zero_param_set_weight_decay_scale},
 	{"stop_on", "i", .job_int = zero_stop_on},
 	{"reset", "", .of_job = zero_reset},
+	{"adopt", "PKpO", .locked = py_adopt},
 	{"load_from", "PK", .run = load_from},
 	{"load_from_rank", "PiK", .run = load_from_rank},
 	{"load_model", "sOOp", .locked = py_load_model},

@@ -18,4 +18,6 @@ ZERO_SHARD=1 long 2 cases
 for stage in 0 1 2; do
 	ZERO_STAGE=$stage long 2 cases plain written accumulation bfloat16 adamw_fused exceptions
 done
+ZERO_STAGE=2 run alone adopted
+ZERO_STAGE=1 run 2 adopted
 run 2 tensors

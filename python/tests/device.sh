@@ -53,5 +53,7 @@ run 2 cases
 run 2 checkpoint save "$scratch/saved"
 run 3 checkpoint restore "$scratch/saved"
 run 3 dcp zero load "$scratch/dcp"
+ZERO_STAGE=2 run 2 adopted
+ZERO_STAGE=1 run 2 cases plain written
 long 3 device
 DOUBLE_SEED=$DOUBLE_SEED long 3 cases
