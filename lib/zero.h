@@ -124,6 +124,8 @@ const char *zero_last_error(void);
  * only where `zero_last_error_rank() == zero_rank(job)` prints an agreed error once.
  */
 int zero_last_error_rank(void);
+/* Its status, for functions that return a pointer; ZERO_OK: there was none yet. */
+zero_status zero_last_error_status(void);
 /* Returns the version of the library that runs, such as "0.1.0"; a static string. Of a library that
    was preloaded it may be another than that of the header. */
 const char *zero_version(void);

@@ -62,6 +62,7 @@ zero_status zero_fail(zero_status status, const char *format, ...)
 	vsnprintf(text, sizeof(text), format, arguments);
 	va_end(arguments);
 	memcpy(last->text, text, sizeof(text));
+	last->status = status;
 	last->rank = zero_process_rank();
 	last->shared = false;
 	return status;
@@ -78,6 +79,13 @@ zero_status zero_fail_on(int rank, zero_status status, const char *text)
 		last->shared = true;
 	}
 	return status;
+}
+
+zero_status zero_last_error_status(void)
+{
+	const struct zero_saved_error *last = last_error(false);
+
+	return last ? last->status : ZERO_OK;
 }
 
 bool zero_last_error_shared(void)

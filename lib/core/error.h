@@ -16,6 +16,7 @@ bool zero_last_error_shared(void);
 /* A copy of the thread's last error, to restore it after other calls may have failed. The text is
    empty if there was none. */
 struct zero_saved_error {
+	zero_status status;
 	int rank;
 	bool shared; /* all ranks have it */
 	char text[1024];

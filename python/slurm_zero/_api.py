@@ -32,7 +32,7 @@ from ._rendezvous import make_store
 from ._tensor import FlatShard, install_dispatch
 
 Error = _zero.Error
-memory = _zero.memory  # bytes of this rank by kind: {kind: (now, peak)}
+memory = _device.memory
 traffic = _zero.traffic  # what this rank has sent and read
 # Waits until a save in the background is complete, and raises its error. All ranks call it.
 save_wait = _zero.save_wait

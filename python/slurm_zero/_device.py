@@ -69,7 +69,7 @@ def choose() -> None:
     if index >= 0:
         device = torch.device(GPU, index)
         torch.accelerator.set_device_index(index)
-        _zero.on_device(DLPACK, index, stream)
+        _zero.on_device(DLPACK, index, stream, trim)
 
 
 def on_gpu() -> bool:
@@ -84,6 +84,24 @@ def stream() -> int:
         now.wait_stream(_last)
     _last = now
     return now.native_handle
+
+
+def trim() -> str:
+    """PyTorch's allocator keeps no more than its tensors. Returns what it holds."""
+    module = torch.get_device_module(device)
+    module.empty_cache()
+    held, used = module.memory_reserved(device), module.memory_allocated(device)
+    return f"PyTorch's allocator holds {held} bytes, of which {used} are of tensors"
+
+
+def memory() -> dict[str, tuple[int, int]]:
+    """Bytes of this rank by kind: (now, most). On a GPU also PyTorch's tensors, as "torch": those
+    of the program, such as activations, and not the library's, which are "total"."""
+    bytes_of = _zero.memory()
+    if on_gpu():
+        module = torch.get_device_module(device)
+        bytes_of["torch"] = module.memory_allocated(device), module.max_memory_allocated(device)
+    return bytes_of
 
 
 def refuse_capture() -> None:

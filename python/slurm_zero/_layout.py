@@ -124,6 +124,8 @@ class Layout:
         # Ranks adopt the same tensors, or none.
         if self.job.stage < 3 and every == [described]:
             _adopt([p for group in own.values() for part in group.parts for p in part.params])
+        if _device.on_gpu():
+            _device.trim()  # the library sees what is free
         _zero.layout()
         self.count = len(self.job.groups)
         sends = False
@@ -297,8 +299,8 @@ def _exchange(described: Description) -> list[Description]:
 
 def _lines(described: Description, team: tuple[int, ...]) -> Iterator[str]:
     for (ranks, place), (_, params) in described.items():
-        for name, dtype, shape, trainable, gathered, place in params if ranks == team else ():
-            frozen, meta = "" if trainable else "frozen ", " on meta" if place == "meta" else ""
+        for name, dtype, shape, trainable, gathered, where in params if ranks == team else ():
+            frozen, meta = "" if trainable else "frozen ", " on meta" if where == "meta" else ""
             gathered = f" gathered as {gathered}" if gathered else ""
             yield f"{frozen}{name} of {dtype} {shape}{gathered}{meta} in group {place}"
     yield "no parameter more"

@@ -189,6 +189,7 @@ enum { DL_UINT = 1 };
 static struct {
 	int32_t type, id;
 	PyObject *stream; /* returns the stream that the calling thread computes on, as a number */
+	PyObject *trim;   /* has PyTorch free what it does not use, and says what it holds */
 } gpu;
 
 /* From any thread of torch. */
@@ -244,14 +245,17 @@ static PyObject *py_device_index(union value *v)
 	return PyLong_FromLong(zero_device_index(job));
 }
 
-/* on_device(DLPack's type, index, stream): see `gpu` */
+/* on_device(DLPack's type, index, stream, trim): see `gpu` */
 static PyObject *py_on_device(union value *v)
 {
 	Py_XDECREF(gpu.stream);
+	Py_XDECREF(gpu.trim);
 	gpu.type = v[0].number;
 	gpu.id = v[1].number;
 	gpu.stream = v[2].object;
+	gpu.trim = v[3].object;
 	Py_IncRef(gpu.stream);
+	Py_IncRef(gpu.trim);
 	Py_RETURN_NONE;
 }
 
@@ -519,7 +523,7 @@ static zero_status address(union value *v)
 	bool casts = stored == ZERO_F32 || stored == ZERO_F16 || stored == ZERO_BF16;
 
 	v[0] = memory_of(data, count, as == ZERO_DTYPE_PARAM || !casts ? stored : as);
-	return data || !count ? ZERO_OK : ZERO_E_STATE;
+	return data || !count ? ZERO_OK : zero_last_error_status();
 }
 
 /* load_from(param, address): fills it from host memory, which has the same values on all ranks */
@@ -786,6 +790,7 @@ static const struct function {
 		zero_status (*param_float)(zero_param *param, float number);
 		zero_status (*param_text)(zero_param *param, const char *text);
 	};
+	bool again; /* once more, if there was no memory: all ranks know then, or none need */
 	char gives; /* the kind of what `run` leaves as the first value; 0: None */
 	bool without_job;
 } functions[] = {
@@ -798,7 +803,7 @@ static const struct function {
 	{"place", "", .locked = py_place},
 	{"setting", "s", .locked = py_setting},
 	{"device_index", "", .locked = py_device_index},
-	{"on_device", "iiO", .locked = py_on_device},
+	{"on_device", "iiOO", .locked = py_on_device},
 	{"bytes_on_device", "OKK", .locked = py_bytes_on_device},
 	{"agree", "z", .job_text = zero_agree},
 	{"exchange", "b", .locked = py_exchange},
@@ -810,15 +815,15 @@ static const struct function {
 	{"group_new", "st", .run = group_new, .gives = 'g'},
 	{"group_gradient_dtype", "gi", .group_dtype = zero_group_gradient_dtype},
 	{"param_new", "gsiOp", .locked = py_param_new},
-	{"layout", "", .of_job = zero_layout},
+	{"layout", "", .of_job = zero_layout, .again = true},
 	{"group_drop", "g", .group = zero_group_drop},
 	{"owned", "gP", .locked = py_owned},
 	{"shard", "PKK", .run = shard, .gives = 'm'},
 	{"address", "Pi", .run = address, .gives = 'm'},
-	{"gather", "gi", .group_dtype = zero_gather},
+	{"gather", "gi", .group_dtype = zero_gather, .again = true},
 	{"prefetch", "gPi", .run = prefetch, .gives = 'p'},
 	{"release", "g", .group = zero_release},
-	{"gradient", "Pi", .run = gradient, .gives = 'm'},
+	{"gradient", "Pi", .run = gradient, .again = true, .gives = 'm'},
 	{"reduce", "g", .group = zero_reduce},
 	{"reduce_replicas", "G", .groups = zero_reduce_replicas},
 	{"gradient_shard", "P", .run = gradient_shard, .gives = 'm'},
@@ -873,6 +878,27 @@ static zero_status run(const struct function *f, union value *v)
 	}
 }
 
+/* The GPU had no memory, after the library gave back what it does not use. PyTorch's allocator does
+   the same, and says what it holds. */
+static PyObject *run_again(const struct function *f, union value *v)
+{
+	PyObject *first, *held, *result = NULL;
+	zero_status status;
+
+	first = PyUnicode_FromString(zero_last_error());
+	held = first ? PyObject_CallNoArgs(gpu.trim) : NULL;
+	if (held) {
+		WAIT(status = run(f, v));
+		if (!status)
+			result = give(v, f->gives);
+		else
+			PyErr_Format(Error, "%U; %U", first, held);
+	}
+	Py_XDECREF(first);
+	Py_XDECREF(held);
+	return result;
+}
+
 static PyObject *call(PyObject *index, PyObject *args)
 {
 	const struct function *f = &functions[PyLong_AsSize_t(index)];
@@ -885,8 +911,15 @@ static PyObject *call(PyObject *index, PyObject *args)
 	if (ready && f->locked) {
 		result = f->locked(v);
 	} else if (ready) {
+		const union value first = v[0];
+
 		WAIT(status = run(f, v));
-		result = status ? fail() : give(v, f->gives);
+		if (status == ZERO_E_MEMORY && f->again && gpu.trim) {
+			v[0] = first;
+			result = run_again(f, v);
+		} else {
+			result = status ? fail() : give(v, f->gives);
+		}
 	}
 	PyMem_Free(list);
 	return result;

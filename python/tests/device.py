@@ -6,6 +6,7 @@ from torch import nn
 
 import standin
 import slurm_zero as zero
+from slurm_zero import _api
 from harness import Model, batches, device, expect, loss_of, rank, shard, train, world
 
 
@@ -51,6 +52,29 @@ def waits():
             optimizer.zero_grad()
             waited = standin.waits() - before
         assert waited == 0, f"{type(optimizer).__name__}: a step waited {waited} times"
+
+
+def memory():
+    """A group that finds no memory is gathered once PyTorch's allocator has given back what it does
+    not use; or else the error says what that holds, and the program can go on."""
+    model = zero.fully_shard(nn.Sequential(nn.Linear(1500, 1500), nn.Linear(1500, 1500)))
+    _api._job.settle()
+    module, held, trims = torch.get_device_module(device), [], []
+
+    def trim():
+        trims.append(len(held))
+        if len(trims) > 1:
+            held.clear()
+
+    empty, module.empty_cache = module.empty_cache, trim
+    held.append(torch.empty(standin.free_bytes() - (1 << 20), dtype=torch.uint8, device=device))
+    x = torch.ones(1, 1500, device=device)
+    expect(zero.Error, "PyTorch's allocator holds 3 bytes, of which 3 are of tensors",
+           lambda: model(x))
+    model(x).sum().backward()
+    assert trims == [1, 1], trims
+    module.empty_cache = empty
+    assert zero.memory()["torch"] == (3, 3) and zero.memory()["total"][1] > 0
 
 
 def captures():
@@ -109,7 +133,7 @@ def places():
 
 
 def main():
-    cases = (places, captures, optimizers, waits, streams)
+    cases = (places, memory, captures, optimizers, waits, streams)
     for case in cases:
         case()
     if rank == 0:

@@ -445,6 +445,7 @@ START_TEST(offered)
 	ck_assert_msg(!strncmp(zero_last_error(), "rank 0 (node elsewhere) offers no address", 41),
 		      "%s", zero_last_error());
 	ck_assert_int_eq(zero_last_error_rank(), 0);
+	ck_assert_int_ne(zero_last_error_status(), ZERO_OK);
 	zero_net_close(net);
 	zero_net_close(alone);
 	zero_net_close(NULL);

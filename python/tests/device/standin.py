@@ -26,6 +26,8 @@ _module.is_available = _module.is_initialized = lambda: True
 _module.device_count = lambda: 1
 _module.current_device = lambda: 0
 _module.set_device = _module.manual_seed = _module.manual_seed_all = lambda _: None
+_module.empty_cache = lambda: None
+_module.memory_reserved = _module.memory_allocated = _module.max_memory_allocated = lambda _: 3
 _module.is_current_stream_capturing = lambda: False
 _module._is_in_bad_fork = lambda: False
 _module.get_rng_state = lambda _=0: torch.get_rng_state()
@@ -39,6 +41,12 @@ torch.utils.generate_methods_for_privateuse1_backend(for_storage=False)
 def waits():
     """How often the program has waited for the device so far."""
     return _driver.double_cuda_count(b"round_trips")
+
+
+def free_bytes():
+    free, total = ctypes.c_size_t(), ctypes.c_size_t()
+    assert not _driver.cuMemGetInfo_v2(ctypes.byref(free), ctypes.byref(total))
+    return free.value
 
 
 class Done(dist._Work):
