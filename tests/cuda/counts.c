@@ -5,9 +5,11 @@
  * does not wait for the device. One rank is late at random, so that the others gather ahead of it.
  *
  *	counts [STEPS]
+ *	counts beside    gathers while a reduce hangs, as DOUBLE_NCCL_FAIL has it
  */
 #include <dlfcn.h>
 #include <time.h>
+#include <unistd.h>
 
 #include "../gpu/device.h"
 #include "../ranks/ranks.h"
@@ -164,8 +166,30 @@ static void look(const char *name, double each, bool tell)
 	      name, each, most);
 }
 
+/* The stream of the program goes on after a gather that was begun after a reduce without end. */
+static void gather_beside(zero_job *job, void *stream)
+{
+	float *gradient, *values = pinned_alloc(COUNT * sizeof(float));
+
+	(void)job;
+	ok(zero_gather(groups[0], ZERO_DTYPE_PARAM));
+	gradient = zero_gradient_undefined(params[0], ZERO_F32);
+	check(gradient, "%s", zero_last_error());
+	copy_on(stream, gradient, zero_data(params[0]), COUNT * sizeof(float));
+	ok(zero_reduce(groups[0]));
+	ok(zero_gather(groups[1], ZERO_DTYPE_PARAM));
+	memset(values, 0, COUNT * sizeof(float));
+	copy_on(stream, values, zero_data(params[1]), COUNT * sizeof(float));
+	stream_finish(stream);
+	check(values[COUNT - 1] != 0, "it was not gathered");
+	printf("gathered beside a reduce\n");
+	fflush(stdout);
+	_exit(0);
+}
+
 int main(int argc, char **argv)
 {
+	bool beside = argc > 1 && !strcmp(argv[1], "beside");
 	int steps = argc > 1 ? atoi(argv[1]) : 100;
 	unsigned long long before[ALL], after[ALL];
 	const char *none = device_open();
@@ -176,6 +200,8 @@ int main(int argc, char **argv)
 	check(!none, "%s", none);
 	stream = stream_new();
 	job = begin(stream);
+	if (beside)
+		gather_beside(job, stream);
 	for (int i = 0; i < steps + WARM; i++) {
 		if (i == WARM)
 			read_counts(before);

@@ -18,3 +18,9 @@ timeout -k 5 300 "$ZERORUN" --zero-preload=no -n 3 "$top_builddir/tests/cuda/cou
 status=$?
 cat "$scratch/out"
 ((status == 0)) || fail "it ended with status $status; ZERO_TEST_SEED=$ZERO_TEST_SEED"
+
+# With ncclReduceScatter on the stream of the gathers this never ended.
+DOUBLE_NCCL_FAIL=hang:ncclReduceScatter:1 timeout -k 5 60 "$ZERORUN" --zero-preload=no -n 2 \
+	"$top_builddir/tests/cuda/counts" beside >"$scratch/out" 2>&1 </dev/null
+[[ $(grep -c "gathered beside a reduce" "$scratch/out") == 2 ]] ||
+	fail "a gather waits for a reduce: $(<"$scratch/out")"
