@@ -99,6 +99,17 @@ DOUBLE_NCCL_FAIL=ncclCommInitRankConfig:1:5 ends_well 2 "one GPU"
 [[ $(grep -c '2 ranks of .* have the same GPU, .*: start at most' "$scratch/out") == 2 ]] ||
 	broken "two ranks of one GPU"
 
+# A rank that cannot make a communicator of a team, of its ranks or for its reduces.
+for rule in ncclCommSplit:4:2:1 ncclCommSplit:5:2:0 ncclCommSplit:6:2:1 ncclCommSplit:6:2:2 \
+		ncclCommWindowRegister:2:2:1; do
+	DOUBLE_NCCL_FAIL=$rule life 3 team
+	status=$?
+	((status != 124 && status != 137)) || broken "$rule in a team: was still running after 40 s"
+	! grep 'died of signal' "$scratch/out" || broken "$rule in a team: a rank crashed"
+	[[ $(grep -c '^rank .*ncclComm[SW].* failed' "$scratch/out") == 3 ]] ||
+		broken "$rule in a team: not all ranks say so"
+done
+
 # In a team the error is that of the rank of the job that met it.
 DOUBLE_NCCL_FAIL=ncclAllGather:1:3:2 life 3 team || broken "an error in a team: status $?"
 [[ $(grep -c '^rank .*was told to fail (of rank 2)$' "$scratch/out") == 3 ]] ||

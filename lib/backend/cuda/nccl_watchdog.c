@@ -14,7 +14,7 @@
 #define POLL_SECONDS 0.1
 
 enum {
-	MAX_COMMS = 256,
+	MAX_COMMS = 1024,
 	ABORT_SECONDS = 10, /* an abort that takes longer is assumed never to end */
 };
 

@@ -138,10 +138,10 @@ zero_status zero_cuda_prepare_reduces(struct zero_cuda_comm *cuda)
 	zero_status status = ZERO_OK;
 
 	if (!first->window.base)
-		status = zero_memory_count(first->memory, ZERO_MEM_STAGING, ZERO_REDUCE_WINDOW);
-	if (!first->window.base && !status)
 		status = zero_window_new(first->device, first->memory, ZERO_MEM_STAGING,
 					 ZERO_REDUCE_WINDOW, &first->window);
+	if (cuda == first && !status)
+		status = zero_memory_count(first->memory, ZERO_MEM_STAGING, ZERO_REDUCE_WINDOW);
 	cuda->window_bytes = ZERO_REDUCE_WINDOW;
 	return status ? status : upload_order(cuda);
 }

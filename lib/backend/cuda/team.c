@@ -68,6 +68,14 @@ static zero_status fill_team(struct zero_cuda_comm *team, struct zero_cuda_comm 
 	return status ? status : zero_reduce_grid_new(team);
 }
 
+/* The other ranks may wait in NCCL for this one. */
+static zero_status tell_all(struct zero_cuda_comm *first, zero_status status)
+{
+	zero_net->fail_all(first->net, ZERO_E_COMM, first->comm.place.rank,
+			   zero_core->last_error());
+	return status;
+}
+
 /* COLLECTIVE over all ranks, members or not. */
 static zero_status make_team(struct zero_comm *comm, const struct zero_op *op, bool member,
 			     struct zero_comm **made)
@@ -87,26 +95,32 @@ static zero_status make_team(struct zero_comm *comm, const struct zero_op *op, b
 					      : 0,
 				comm->place.rank, first->open_seconds, first->copy_engines,
 				team ? &team->nccl : first->not_member);
+	/* NCCL may still write to `team`, which is not freed then. The job is over. */
+	if (split)
+		return tell_all(first, split);
 	status = team ? fill_team(team, first, op) : ZERO_OK;
 	if (member && !team)
 		status = zero_core->fail(ZERO_E_COMM, "no memory for a team");
-	if (!split)
-		split = zero_cuda_split_reduces(first, status ? NULL : team);
-	status = split ? split : status;
+	split = zero_cuda_split_reduces(first, status ? NULL : team);
+	if (split)
+		return tell_all(first, split);
+	if (team)
+		*made = &team->comm;
 	if (team && !status)
 		status = zero_cuda_prepare_reduces(team);
 	status = first->comm.agree_status(&first->comm, status);
 	if (!team)
 		return status;
-	*made = &team->comm;
 	zero_nccl_watchdog_add(team->watchdog, &team->nccl);
 	zero_nccl_watchdog_add(team->watchdog, &team->near);
 	zero_nccl_watchdog_add(team->watchdog, &team->far);
-	if (!status)
-		status = zero_cuda_register_reduces(team);
-	return status ? status
-		      : zero_slots_new(&team->nccl, team->device, team->memory, first->symmetric,
-				       &team->slots);
+	if (status)
+		return status;
+	status = zero_cuda_register_reduces(team);
+	if (status)
+		return tell_all(first, status);
+	return zero_slots_new(&team->nccl, team->device, team->memory, first->symmetric,
+			      &team->slots);
 }
 
 zero_status zero_cuda_team_comm(struct zero_cuda_comm *cuda, const struct zero_op *op)
