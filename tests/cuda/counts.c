@@ -6,6 +6,7 @@
  *
  *	counts [STEPS]
  *	counts beside    gathers while a reduce hangs, as DOUBLE_NCCL_FAIL has it
+ *	counts agree     waits for a reduce, which is slow
  */
 #include <dlfcn.h>
 #include <time.h>
@@ -166,17 +167,23 @@ static void look(const char *name, double each, bool tell)
 	      name, each, most);
 }
 
-/* The stream of the program goes on after a gather that was begun after a reduce without end. */
-static void gather_beside(zero_job *job, void *stream)
+static void begin_reduce(void *stream)
 {
-	float *gradient, *values = pinned_alloc(COUNT * sizeof(float));
+	float *gradient;
 
-	(void)job;
 	ok(zero_gather(groups[0], ZERO_DTYPE_PARAM));
 	gradient = zero_gradient_undefined(params[0], ZERO_F32);
 	check(gradient, "%s", zero_last_error());
 	copy_on(stream, gradient, zero_data(params[0]), COUNT * sizeof(float));
 	ok(zero_reduce(groups[0]));
+}
+
+/* The stream of the program goes on after a gather that was begun after a reduce without end. */
+static void gather_beside(void *stream)
+{
+	float *values = pinned_alloc(COUNT * sizeof(float));
+
+	begin_reduce(stream);
 	ok(zero_gather(groups[1], ZERO_DTYPE_PARAM));
 	memset(values, 0, COUNT * sizeof(float));
 	copy_on(stream, values, zero_data(params[1]), COUNT * sizeof(float));
@@ -187,9 +194,23 @@ static void gather_beside(zero_job *job, void *stream)
 	_exit(0);
 }
 
+/* After zero_agree the stream of the program waits for all that was begun. */
+static void agree_after(zero_job *job, void *stream)
+{
+	counter *nccl = find("libnccl.so.2", "double_nccl_count");
+	unsigned long long before;
+
+	stream_finish(stream);
+	before = nccl("collectives");
+	begin_reduce(stream);
+	ok(zero_agree(job, NULL));
+	stream_finish(stream);
+	check(nccl("collectives") == before + 2, "it did not wait for the reduce");
+}
+
 int main(int argc, char **argv)
 {
-	bool beside = argc > 1 && !strcmp(argv[1], "beside");
+	const char *what = argc > 1 ? argv[1] : "";
 	int steps = argc > 1 ? atoi(argv[1]) : 100;
 	unsigned long long before[ALL], after[ALL];
 	const char *none = device_open();
@@ -200,8 +221,13 @@ int main(int argc, char **argv)
 	check(!none, "%s", none);
 	stream = stream_new();
 	job = begin(stream);
-	if (beside)
-		gather_beside(job, stream);
+	if (!strcmp(what, "beside"))
+		gather_beside(stream);
+	if (!strcmp(what, "agree")) {
+		agree_after(job, stream);
+		ok(zero_close(job));
+		return 0;
+	}
 	for (int i = 0; i < steps + WARM; i++) {
 		if (i == WARM)
 			read_counts(before);

@@ -24,3 +24,6 @@ DOUBLE_NCCL_FAIL=hang:ncclReduceScatter:1 timeout -k 5 60 "$ZERORUN" --zero-prel
 	"$top_builddir/tests/cuda/counts" beside >"$scratch/out" 2>&1 </dev/null
 [[ $(grep -c "gathered beside a reduce" "$scratch/out") == 2 ]] ||
 	fail "a gather waits for a reduce: $(<"$scratch/out")"
+DOUBLE_CUDA_DELAY_OF=1 DOUBLE_CUDA_DELAY_US=30000 timeout -k 5 60 "$ZERORUN" \
+	--zero-preload=no -n 2 "$top_builddir/tests/cuda/counts" agree >"$scratch/out" 2>&1 \
+	</dev/null || fail "zero_agree waits for no reduce: $(<"$scratch/out")"

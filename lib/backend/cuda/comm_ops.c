@@ -196,7 +196,8 @@ static void follow(struct zero_device *device, CUstream stream, CUstream other)
 /*
  * Reduces, which come first, are on a stream of their own, and all else is on the communication
  * stream. With teams each submission follows the one before it, on either stream: devices then
- * cannot wait for each other in different orders.
+ * cannot wait for each other in different orders. So does one without operations, which is how the
+ * program waits for all that was begun, see zero_nccl_comm.
  */
 static zero_status run_on_streams(struct zero_cuda_comm *cuda, const struct zero_op *ops,
 				  size_t count, struct zero_device_order *order)
@@ -217,6 +218,8 @@ static zero_status run_on_streams(struct zero_cuda_comm *cuda, const struct zero
 		}
 		follow(device, device->comm_stream, device->reduce_stream);
 	}
+	if (!count)
+		follow(device, device->comm_stream, device->reduce_stream);
 	if (!status)
 		status = zero_cuda_run_operations(cuda, ops + reduces, count - reduces);
 	/* With one team they cannot either. */
