@@ -114,13 +114,14 @@ class Param:
         return self.spec.tp is not None and not isinstance(self.original, FlatShard)
 
     def place(self) -> str:
-        """Where its values are before it is laid out: "meta", "tp" for what the ranks shard of a
-        mesh's tensor, "mesh" for such a tensor itself, or a type of device. "": no more here."""
+        """Where its values are before it is laid out: "meta", "mesh" for a DTensor that is whole,
+        "local" for what has to be copied first, or a type of device. "": no more here."""
         if self.original is None or self.original.is_meta:
             return "" if self.original is None else "meta"
         if isinstance(self.original, DTensor):
-            return "tp" if self.of_tp() else "mesh"
-        return "tp" if self.of_tp() else self.original.device.type
+            return "local" if self.of_tp() else "mesh"
+        plain = self.original.is_contiguous() and not self.of_tp()
+        return self.original.device.type if plain else "local"
 
     def let_go(self) -> None:
         """The library has the values of the tensor that the program had made."""

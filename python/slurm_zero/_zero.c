@@ -914,7 +914,7 @@ static PyObject *call(PyObject *index, PyObject *args)
 		const union value first = v[0];
 
 		WAIT(status = run(f, v));
-		if (status == ZERO_E_MEMORY && f->again && gpu.trim) {
+		if (status == ZERO_E_MEMORY && f->again && zero_device_index(job) >= 0) {
 			v[0] = first;
 			result = run_again(f, v);
 		} else {

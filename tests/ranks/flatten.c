@@ -486,6 +486,33 @@ static void refused(void)
 	ok(zero_close(job));
 }
 
+static void count_release(void *context, void *data)
+{
+	(void)data;
+	++*(int *)context;
+}
+
+/* Groups that come later are laid out by themselves, and adopt tensors as the first did. */
+static void laid_out_again(int stage)
+{
+	static float values[100] = {1};
+	zero_job *job = open_job("stage=%d", stage);
+	int released = 0;
+
+	for (int layout = 1; layout <= 3; layout++) {
+		char name[] = {(char)('a' + layout), 0};
+		zero_param *param = new_param(new_group(job, name), name, ZERO_F32, 100, true);
+		zero_adopt_spec spec = {
+			.data = values, .release = count_release, .context = &released};
+
+		ok(zero_adopt(param, &spec));
+		ok(zero_layout(job));
+		check(released == layout, "layout %d: %d tensors are released", layout, released);
+		check(on_gpu() || *(const float *)zero_view(param) == 1, "layout %d", layout);
+	}
+	ok(zero_close(job));
+}
+
 int main(void)
 {
 	zero_job *job = open_job("stage=0");
@@ -496,6 +523,8 @@ int main(void)
 	seed = test_seed();
 	ok(zero_close(job));
 	refused();
+	for (int stage = 0; stage < 3; stage++)
+		laid_out_again(stage);
 	for (int stage = 0; stage < 3; stage++)
 		for (int share = 0; share < (world > 1 ? 2 : 1); share++)
 			unequal_values(stage, share);

@@ -49,6 +49,7 @@ static const struct {
 	{&cu.module_load, "cuModuleLoadData"},
 	{&cu.module_unload, "cuModuleUnload"},
 	{&cu.function_get, "cuModuleGetFunction"},
+	{&cu.occupancy, "cuOccupancyMaxActiveBlocksPerMultiprocessor"},
 	{&cu.launch, "cuLaunchKernel"},
 	{&plain_alloc, "cuMemAlloc_v2"},
 	{&reach, "double_cuda_reach"},
@@ -134,12 +135,15 @@ static inline void *new_pinned(size_t bytes)
 	return data;
 }
 
+/* Loads the kernel first, which a capture does not allow. */
 static inline CUresult launch(const char *name, unsigned grid, void *arguments, CUstream stream)
 {
 	void *pointers[] = {arguments};
 	CUfunction function;
+	int blocks;
 
 	GOOD(cu.function_get(&function, module, name));
+	GOOD(cu.occupancy(&blocks, function, ZERO_DEVICE_THREADS, 0));
 	return cu.launch(function, grid, 1, 1, ZERO_DEVICE_THREADS, 1, 1, 0, stream, pointers,
 			 NULL);
 }

@@ -67,6 +67,26 @@ static CUgraphExec end_well(CUstream stream, size_t nodes)
 	return exec;
 }
 
+START_TEST(no_kernel_is_loaded_in_a_capture)
+{
+	struct zero_device_sum sum = {.out = new_pinned(4), .n = 1, .from = ZERO_F32};
+	void *pointers[] = {&sum};
+	CUstream stream = new_stream();
+	CUfunction function;
+	CUgraph graph = NULL;
+
+	sum.own = sum.out;
+	sum.count = 1;
+	GOOD(cu.function_get(&function, module, "zero_device_sum"));
+	GOOD(begin(stream, CU_STREAM_CAPTURE_MODE_GLOBAL));
+	GIVES(cu.launch(function, 1, 1, 1, ZERO_DEVICE_THREADS, 1, 1, 0, stream, pointers, NULL),
+	      CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED);
+	GIVES(end(stream, &graph), CUDA_ERROR_STREAM_CAPTURE_INVALIDATED);
+	GOOD(cu.launch(function, 1, 1, 1, ZERO_DEVICE_THREADS, 1, 1, 0, stream, pointers, NULL));
+	GOOD(cu.stream_finish(stream));
+}
+END_TEST
+
 /* x = 2x on one stream, y = 2y beside it on another, and then x += y. */
 START_TEST(a_graph_repeats_what_was_captured)
 {
@@ -359,6 +379,7 @@ int main(void)
 
 	tcase_set_timeout(own, 60);
 	tcase_add_checked_fixture(test, open_graphs, NULL);
+	tcase_add_test(test, no_kernel_is_loaded_in_a_capture);
 	tcase_add_test(test, a_graph_repeats_what_was_captured);
 	tcase_add_loop_test(test, what_waits_spoils_a_capture, 0, (int)COUNT_OF(refused));
 	tcase_add_test(test, a_capture_begins_once_and_ends_joined);

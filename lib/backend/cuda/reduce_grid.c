@@ -44,9 +44,11 @@ static int previous_on_node(const uint64_t *nodes, int rank)
 static void make_grid(struct zero_reduce_grid *grid, const uint64_t *nodes, int world, int rank,
 		      int *row_of)
 {
+	int columns = 0;
+
 	for (int r = 0; r < world; r++)
-		grid->columns =
-			greatest_common_divisor(grid->columns, count_on_node(nodes, r, world));
+		columns = greatest_common_divisor(columns, count_on_node(nodes, r, world));
+	grid->columns = columns > 0 ? columns : 1;
 	grid->rows = world / grid->columns;
 	for (int r = 0, rows = 0; r < world; r++) {
 		int column = count_on_node(nodes, r, r) % grid->columns;
