@@ -9,15 +9,15 @@ read -ra cases <<<"${TORCH_CASES-}"
 worlds=2
 [[ ! ${ZERO_TEST_LONG-} ]] || worlds="alone 2 3"
 for world in ${TORCH_WORLDS-$worlds}; do
-	run "$world" cases "${cases[@]}"
+	run_ranks "$world" cases "${cases[@]}"
 done
 [[ ! ${TORCH_CASES-} ]] || exit 0
 # Ranks that share no memory gather what they need, as those of two nodes do.
-ZERO_SHARE=1 run 2 cases
+ZERO_SHARE=1 run_ranks 2 cases
 ZERO_SHARD=1 long 2 cases
 for stage in 0 1 2; do
 	ZERO_STAGE=$stage long 2 cases plain written accumulation bfloat16 adamw_fused exceptions
 done
-ZERO_STAGE=2 run alone adopted
-ZERO_STAGE=1 run 2 adopted
-run 2 tensors
+ZERO_STAGE=2 run_ranks alone adopted
+ZERO_STAGE=1 run_ranks 2 adopted
+run_ranks 2 tensors

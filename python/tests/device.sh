@@ -14,7 +14,7 @@ for flag in $ZERO_COMPILE_FLAGS; do
 	[[ $flag != -I* ]] || includes+=("$flag")
 done
 mkdir "$scratch/saved" "$scratch/dcp"
-run 2 dcp stock save "$scratch/dcp" # on CPUs
+run_ranks 2 dcp stock save "$scratch/dcp" # on CPUs
 "$CXX" -O1 -std=c++20 -fPIC -shared -w "${includes[@]}" -I"$folder/include" \
 	-I"$folder/include/torch/csrc/api/include" -o "$scratch/standin.so" \
 	"$top_srcdir/python/tests/device/device.cpp" \
@@ -48,12 +48,12 @@ done
 # On a schedule of the streams that is another each time.
 DOUBLE_SEED=${ZERO_TEST_SCHEDULE:-$((RANDOM + 1))}
 echo "repeat it by ZERO_TEST_SCHEDULE=$DOUBLE_SEED"
-DOUBLE_SEED=$DOUBLE_SEED run 2 device
-run 2 cases
-run 2 checkpoint save "$scratch/saved"
-run 3 checkpoint restore "$scratch/saved"
-run 3 dcp zero load "$scratch/dcp"
-ZERO_STAGE=2 run 2 adopted
-ZERO_STAGE=1 run 2 cases plain written
+DOUBLE_SEED=$DOUBLE_SEED run_ranks 2 device
+run_ranks 2 cases
+run_ranks 2 checkpoint save "$scratch/saved"
+run_ranks 3 checkpoint restore "$scratch/saved"
+run_ranks 3 dcp zero load "$scratch/dcp"
+ZERO_STAGE=2 run_ranks 2 adopted
+ZERO_STAGE=1 run_ranks 2 cases plain written
 long 3 device
 DOUBLE_SEED=$DOUBLE_SEED long 3 cases

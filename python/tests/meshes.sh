@@ -5,6 +5,6 @@
 . "$top_srcdir/python/tests/torch.sh"
 
 for what in mesh pipeline; do
-	run 2 "$what"
+	run_ranks 2 "$what"
 	long 4 "$what"
 done

@@ -6,13 +6,13 @@
 
 imports transformers accelerate peft ||
 	skip torch "$TORCH_PYTHON has not transformers, accelerate and peft"
-run 2 models llama_tied qwen3_moe
+run_ranks 2 models llama_tied qwen3_moe
 long 2 models gpt2 llama qwen3 mixtral bert vit
 long alone models gpt2 mixtral
 long 3 models llama bert
 # The Trainer saves in one run and resumes in another.
 mkdir "$scratch/frameworks"
-run 2 frameworks trainer "$scratch/frameworks"
+run_ranks 2 frameworks trainer "$scratch/frameworks"
 for what in resume accelerate peft; do
 	long 2 frameworks "$what" "$scratch/frameworks"
 done

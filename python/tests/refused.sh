@@ -4,7 +4,7 @@
 . "${top_srcdir:?run me by make check}/tests/common.sh"
 . "$top_srcdir/python/tests/torch.sh"
 
-run 2 refused
+run_ranks 2 refused
 
 # ends WHAT PATTERN: the last of three ranks does something wrong, and the job ends with this
 # sentence

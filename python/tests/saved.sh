@@ -5,17 +5,17 @@
 . "$top_srcdir/python/tests/torch.sh"
 
 mkdir "$scratch/saved" "$scratch/steps" "$scratch/dcp"
-run 2 checkpoint save "$scratch/saved"
-run 3 checkpoint restore "$scratch/saved"
+run_ranks 2 checkpoint save "$scratch/saved"
+run_ranks 3 checkpoint restore "$scratch/saved"
 long alone checkpoint restore "$scratch/saved"
 ZERO_STAGE=1 long 2 checkpoint restore "$scratch/saved"
 ZERO_SHARD=1 long 2 checkpoint restore "$scratch/saved"
 # What the end of a step tells: signals, saves, the report.
-run 2 steps "$scratch/steps"
-run alone steps "$scratch/steps" read
+run_ranks 2 steps "$scratch/steps"
+run_ranks alone steps "$scratch/steps" read
 # torch.distributed.checkpoint: written by torch's FSDP2 and read here, and the other way around.
-run 2 dcp stock save "$scratch/dcp"
-run 3 dcp zero load "$scratch/dcp"
-ZERO_SHARD=1 run 2 dcp zero load "$scratch/dcp"
+run_ranks 2 dcp stock save "$scratch/dcp"
+run_ranks 3 dcp zero load "$scratch/dcp"
+ZERO_SHARD=1 run_ranks 2 dcp zero load "$scratch/dcp"
 ZERO_STAGE=1 long 2 dcp zero load "$scratch/dcp"
 long 2 dcp stock load "$scratch/dcp"

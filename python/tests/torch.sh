@@ -15,8 +15,8 @@ ln -s "$(cd "$top_builddir" && pwd)/python/slurm_zero.dist-info" "$scratch/pytho
 export ZERO_FSDP=${ZERO_FSDP-keep}
 export PYTHONPATH=$scratch/python PYTHONDONTWRITEBYTECODE=1 OMP_NUM_THREADS=1
 
-# run WORLD PROGRAM ARGUMENTS...: a program of this folder with so many ranks, or alone
-run() {
+# run_ranks WORLD PROGRAM ARGUMENTS...: a program of this folder with so many ranks, or alone
+run_ranks() {
 	local launch=("$ZERORUN" -n "$1")
 	[[ $1 != alone ]] || launch=()
 	timeout 600 "${launch[@]}" "$TORCH_PYTHON" "$top_srcdir/python/tests/$2.py" "${@:3}" \
@@ -27,7 +27,7 @@ run() {
 
 # The same, if there is time.
 long() {
-	[[ ! ${ZERO_TEST_LONG-} ]] || run "$@"
+	[[ ! ${ZERO_TEST_LONG-} ]] || run_ranks "$@"
 }
 
 # imports PACKAGE...: whether Python has them all
