@@ -158,11 +158,12 @@ static zero_status open_backend(zero_job *job, zero_status settings, const zero_
 }
 
 /* COLLECTIVE. `status` is that of reading the options. */
-static zero_status agree_settings(zero_job *job, zero_status status)
+static zero_status agree_settings(zero_job *job, zero_status status, size_t held)
 {
 	zero_status unequal;
 
 	if (!status) {
+		zero_program_holds(job, held);
 		status = zero_job_resolve_sizes(job);
 		zero_report_sizes(job);
 	}
@@ -213,7 +214,7 @@ zero_status zero_open(const zero_options *options, zero_job **opened)
 	else if (!status)
 		settings = check_isa(job);
 	if (!status)
-		status = agree_settings(job, settings);
+		status = agree_settings(job, settings, options ? options->program_bytes : 0);
 	if (!status)
 		status = zero_watch_start(job);
 	timeout = job->open_timeout;

@@ -192,6 +192,8 @@ typedef struct zero_options {
 	   the choice of `shard=auto`: they are still allocated by the first zero_step or
 	   zero_step_groups, for the groups that it steps. The same on all ranks. */
 	bool program_steps;
+	/* Backend cuda: see zero_program_holds, at this time. */
+	size_t program_bytes;
 } zero_options;
 
 /*
@@ -786,7 +788,7 @@ typedef struct zero_memory {
 	zero_bytes gradients;  /* full gradient buffers and reduced shards */
 	zero_bytes optimizer;  /* moments, and f32 masters of 16-bit parameters */
 	zero_bytes staging;    /* the library's own buffers for communication */
-	zero_bytes caller;     /* what zero_device_alloc returned */
+	zero_bytes caller;     /* what zero_device_alloc returned, and zero_program_holds says */
 	zero_bytes pinned;     /* page-locked host memory for copies to and from a device */
 	zero_bytes offload;    /* in host memory instead of device memory */
 	zero_bytes checkpoint; /* copies, in host memory, of what a save has not written yet */
@@ -795,6 +797,14 @@ typedef struct zero_memory {
 
 /* Fills *memory. Memory that ranks share is counted once: each rank counts its part. */
 zero_status zero_memory_now(zero_job *job, zero_memory *memory);
+
+/*
+ * Says how many bytes of the device's memory the program holds from elsewhere, such as those of a
+ * framework's allocator, at this time. They count in the budget and as `caller` in zero_memory:
+ * zero_layout leaves room for them. If tensors that a program adopts are among them, their release
+ * functions say what is left. A job on CPUs ignores the call.
+ */
+void zero_program_holds(zero_job *job, size_t bytes);
 
 /* What this rank has sent and read since zero_open. */
 typedef struct zero_traffic {

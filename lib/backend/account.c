@@ -87,6 +87,13 @@ void zero_account_remove(struct zero_account *account, enum zero_memory_kind kin
 		account->memory.total.now -= bytes;
 }
 
+void zero_account_hold(struct zero_account *account, size_t bytes)
+{
+	zero_account_remove(account, ZERO_MEM_CALLER, account->held);
+	zero_account_add(account, ZERO_MEM_CALLER, bytes);
+	account->held = bytes;
+}
+
 void zero_account_read(struct zero_account *account, zero_memory *memory,
 		       size_t at_peak[ZERO_MEM_KINDS])
 {

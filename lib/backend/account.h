@@ -11,6 +11,7 @@ struct zero_account {
 		zero_memory memory;
 	};
 	size_t limit; /* of memory.total.now; SIZE_MAX: none */
+	size_t held;  /* of ZERO_MEM_CALLER, see hold in backend.h */
 	/* The highest total since they were read last, and the bytes of each kind at that time. */
 	size_t peak;
 	size_t kinds_at_peak[ZERO_MEM_KINDS];
@@ -22,6 +23,7 @@ zero_status zero_account_check(const struct zero_account *account, enum zero_mem
 			       size_t bytes);
 void zero_account_add(struct zero_account *account, enum zero_memory_kind kind, size_t bytes);
 void zero_account_remove(struct zero_account *account, enum zero_memory_kind kind, size_t bytes);
+void zero_account_hold(struct zero_account *account, size_t bytes);
 /* See memory in backend.h. */
 void zero_account_read(struct zero_account *account, zero_memory *memory,
 		       size_t at_peak[ZERO_MEM_KINDS]);

@@ -52,7 +52,7 @@ enum zero_memory_kind {
 	ZERO_MEM_GRADIENTS,
 	ZERO_MEM_OPTIMIZER,
 	ZERO_MEM_STAGING, /* buffers of communication */
-	ZERO_MEM_CALLER,  /* what the program asked for by zero_device_alloc */
+	ZERO_MEM_CALLER,  /* by zero_device_alloc, and what it says that it holds */
 	/* In host memory beside a device. A backend whose own memory is the host's counts PINNED as
 	   STAGING. */
 	ZERO_MEM_PINNED,     /* page-locked, for copies to and from the device */
@@ -457,6 +457,9 @@ struct zero_backend_ops {
 	/* Limits the bytes on the device, over all kinds that zero_on_device counts; SIZE_MAX, the
 	   initial value, is no limit. What is in use already stays. */
 	void (*limit)(struct zero_backend *backend, size_t bytes);
+	/* How much memory of the device the program has from elsewhere, which counts as
+	   ZERO_MEM_CALLER. NULL in a backend without a device. */
+	void (*hold)(struct zero_backend *backend, size_t bytes);
 	/* Whether `data` lies in a block of kind ZERO_MEM_CALLER. *bytes becomes the block's size
 	   if `data` is its first byte, else 0. */
 	bool (*caller_block)(struct zero_backend *backend, const void *data, size_t *bytes);

@@ -212,6 +212,14 @@ zero_status zero_mean(zero_job *job, double *values, size_t count, double weight
 	return status;
 }
 
+void zero_program_holds(zero_job *job, size_t bytes)
+{
+	if (!job->ops->hold)
+		return;
+	job->held = bytes;
+	job->ops->hold(job->backend, bytes);
+}
+
 zero_status zero_memory_now(zero_job *job, zero_memory *memory)
 {
 	zero_job_memory(job, memory, NULL);

@@ -68,7 +68,8 @@ struct zero_job {
 	bool program_steps;                  /* see zero_options */
 	int stage;
 	size_t stream_chunk, stream_threshold;
-	uint64_t memory_free; /* on this rank when the job was opened */
+	uint64_t memory_free; /* on this rank when the job was opened, with what the program held */
+	size_t held;          /* see zero_program_holds */
 	size_t gather_limit;  /* bytes of a team's live gather buffers, for what is prefetched */
 	uint64_t bytes_read;  /* of tensors and checkpoints, from files */
 

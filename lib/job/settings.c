@@ -171,6 +171,7 @@ static zero_status find_budget(zero_job *job)
 	bool on_device = !job->ops->host_memory;
 
 	job->memory_free = job->ops->watch_only ? 0 : job->ops->memory_free(job->backend);
+	job->memory_free += job->held;
 	if (on_device && source != ZERO_VRAM_NVML && source != ZERO_VRAM_UNKNOWN) {
 		budget->number = value[ZERO_OPT_VRAM_FREE].number = 0;
 		value[ZERO_OPT_VRAM_TOTAL].number = 0;

@@ -32,7 +32,13 @@ static size_t flat_packed(const struct zero_flat *flat)
 	return bytes;
 }
 
-/* Device memory that the flat buffer's tensors release. */
+static size_t param_bytes(const zero_param *param)
+{
+	return param->count * zero_dtype_size(param->dtype);
+}
+
+/* Device memory that the flat buffer's tensors release. What the program has from elsewhere counts
+   if it says what it holds. */
 static size_t released_bytes(const struct zero_flat *flat)
 {
 	const zero_group *group = flat->group;
@@ -44,7 +50,7 @@ static size_t released_bytes(const struct zero_flat *flat)
 
 		if (spec && spec->release && spec->data && group->params[p]->flat == flat &&
 		    job->ops->caller_block(job->backend, spec->data, &bytes))
-			total += bytes;
+			total += bytes || !job->held ? bytes : param_bytes(group->params[p]);
 	}
 	return total;
 }

@@ -47,7 +47,7 @@ zero_status zero_grid_fit(const zero_job *job, const struct zero_nodes *nodes, s
 	while (!status && *size < (size_t)job->place.world && bytes > budget) {
 		*size = zero_grid_size_above(nodes->ranks, nodes->count, *size);
 		status = zero_grid_measure(job, *size, &sizing);
-		bytes = zero_sizing_total(&sizing);
+		bytes = zero_add_saturated(zero_sizing_total(&sizing), job->held);
 	}
 	return status;
 }

@@ -53,11 +53,11 @@ def init(settings: str = "", device: str | torch.device | None = None) -> None:
             )
         return
     _watch.leave()
+    where = settings
     if "backend=" not in settings:
         where = _device.backend_setting(device and torch.device(device))
-        _zero.open(f"{where} {settings}".strip())
-    else:
-        _zero.open(settings)
+        where = f"{where} {settings}".strip()
+    _zero.open(where, _device.held())
     _device.choose()
     _watch.show_stacks()
     rank, world, _, local_world = _zero.place()

@@ -86,17 +86,24 @@ def stream() -> int:
     return now.native_handle
 
 
+def held() -> int:
+    """What PyTorch's allocator holds of the present GPU."""
+    return torch.get_device_module(GPU).memory_reserved() if has_gpus() else 0
+
+
 def trim() -> str:
-    """PyTorch's allocator keeps no more than its tensors. Returns what it holds."""
+    """PyTorch's allocator keeps no more than its tensors, for which the library leaves room.
+    Returns what it holds."""
     module = torch.get_device_module(device)
     module.empty_cache()
-    held, used = module.memory_reserved(device), module.memory_allocated(device)
-    return f"PyTorch's allocator holds {held} bytes, of which {used} are of tensors"
+    _zero.holds(held())
+    used = module.memory_allocated(device)
+    return f"PyTorch's allocator holds {held()} bytes, of which {used} are of tensors"
 
 
 def memory() -> dict[str, tuple[int, int]]:
-    """Bytes of this rank by kind: (now, most). On a GPU also PyTorch's tensors, as "torch": those
-    of the program, such as activations, and not the library's, which are "total"."""
+    """Bytes of this rank by kind: (now, most). "caller" is what PyTorch's allocator held of a GPU
+    when the library was last told, and part of "total"; "torch" is what its tensors have now."""
     bytes_of = _zero.memory()
     if on_gpu():
         module = torch.get_device_module(device)

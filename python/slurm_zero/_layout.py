@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import functools
 import gc
 import hashlib
 import weakref
@@ -246,9 +247,15 @@ def _adopt(params: list[Param]) -> None:
     for place in (_device.GPU, "cpu"):
         found = [p for p in params if p.place() == place and p.original.numel()]
         for p in found:
-            _zero.adopt(p.handle, p.original.data_ptr(), place != "cpu", p.let_go)
+            _zero.adopt(p.handle, p.original.data_ptr(), place != "cpu",
+                        p.let_go if place == "cpu" else functools.partial(_let_go, p))
         if found:
             return  # all that is adopted is in one place
+
+
+def _let_go(p: Param) -> None:
+    p.let_go()
+    _device.trim()
 
 
 _GROUP = 2

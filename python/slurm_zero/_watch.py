@@ -30,7 +30,7 @@ def join(timeout: datetime.timedelta) -> tuple[int, int, int, int]:
         hidden = {name: os.environ.pop(name) for name in names}
         seconds = min(86400, max(1, int(timeout.total_seconds())))
         try:
-            _zero.open(f"backend=none report= open_seconds={seconds}")
+            _zero.open(f"backend=none report= open_seconds={seconds}", 0)
         finally:
             os.environ.update(hidden)
         _joined = True

@@ -278,9 +278,11 @@ static bool use_stream(void)
 
 /* ---- a job ----------------------------------------------------------------------------------- */
 
+/* open(settings, bytes that the program holds on the device) */
 static zero_status open_job(union value *v)
 {
-	zero_options options = {.settings = v[0].text, .program_steps = true};
+	zero_options options = {
+		.settings = v[0].text, .program_steps = true, .program_bytes = v[1].size};
 
 	job_number++;
 	return zero_open(&options, &job);
@@ -379,6 +381,12 @@ static PyObject *py_memory(union value *v)
 			     BYTES(caller), BYTES(pinned), BYTES(offload), BYTES(checkpoint),
 			     BYTES(total));
 #undef BYTES
+}
+
+static PyObject *py_holds(union value *v)
+{
+	zero_program_holds(job, v[0].size);
+	Py_RETURN_NONE;
 }
 
 static PyObject *py_traffic(union value *v)
@@ -794,7 +802,7 @@ static const struct function {
 	char gives; /* the kind of what `run` leaves as the first value; 0: None */
 	bool without_job;
 } functions[] = {
-	{"open", "s", .run = open_job, .without_job = true},
+	{"open", "sK", .run = open_job, .without_job = true},
 	{"is_open", "", .locked = py_is_open, .without_job = true},
 	{"addresses", "", .locked = py_addresses, .without_job = true},
 	{"close", "", .of_job = close_job},
@@ -809,6 +817,7 @@ static const struct function {
 	{"exchange", "b", .locked = py_exchange},
 	{"team_exchange", "bti", .locked = py_team_exchange},
 	{"memory", "", .locked = py_memory},
+	{"holds", "K", .locked = py_holds},
 	{"traffic", "", .locked = py_traffic},
 	{"set_shard", "i", .job_int = zero_set_shard},
 	{"team_new", "O", .locked = py_team_new},

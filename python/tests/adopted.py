@@ -18,7 +18,7 @@ def resident(what):
         return int(re.search(rf"^{what}:\s*(\d+) kB", file.read(), re.M)[1]) * 1024
 
 
-layers = [nn.Linear(WIDTH, WIDTH, bias=False) for _ in range(LAYERS)]
+layers = [nn.Linear(WIDTH, WIDTH, bias=False, device=device) for _ in range(LAYERS)]
 layer_bytes = layers[0].weight.nbytes
 values = [layer.weight.double().sum().item() for layer in layers]
 kept, same = layers[3].weight, layers[3].weight.detach().clone()

@@ -69,12 +69,25 @@ def memory():
     empty, module.empty_cache = module.empty_cache, trim
     held.append(torch.empty(standin.free_bytes() - (1 << 20), dtype=torch.uint8, device=device))
     x = torch.ones(1, 1500, device=device)
-    expect(zero.Error, "PyTorch's allocator holds 3 bytes, of which 3 are of tensors",
+    want = module.memory_allocated()
+    expect(zero.Error,
+           f"PyTorch's allocator holds {want} bytes, of which {want} are of tensors",
            lambda: model(x))
     model(x).sum().backward()
     assert trims == [1, 1], trims
     module.empty_cache = empty
-    assert zero.memory()["torch"] == (3, 3) and zero.memory()["total"][1] > 0
+    now = zero.memory()
+    assert now["torch"][0] == module.memory_allocated() < want == now["caller"][1]
+
+
+def account():
+    """What PyTorch's allocator holds counts in the budget, from the layout on."""
+    module = torch.get_device_module(device)
+    kept = torch.empty(3 << 20, dtype=torch.uint8, device=device)
+    zero.fully_shard(nn.Linear(3, 3))(torch.ones(1, 3, device=device))
+    bytes_of = zero.memory()
+    assert kept.nbytes <= bytes_of["caller"][0] <= module.memory_allocated() + 4096, bytes_of
+    assert bytes_of["total"][0] > bytes_of["caller"][0]
 
 
 def captures():
@@ -133,7 +146,7 @@ def places():
 
 
 def main():
-    cases = (places, memory, captures, optimizers, waits, streams)
+    cases = (places, memory, account, captures, optimizers, waits, streams)
     for case in cases:
         case()
     if rank == 0:

@@ -7,6 +7,7 @@
 #include "ranks.h"
 
 static int world, rank;
+static size_t held; /* that the program says it has of the device */
 
 enum { PAGE = 4096 };
 
@@ -57,7 +58,9 @@ static void open_empty(struct budget *b, int stage, int share, const char *tier,
 	setenv("ZERO_RESOLVED", resolved, 1);
 	b->job = open_job("share=%d", share);
 	unsetenv("ZERO_RESOLVED");
+	zero_program_holds(b->job, held);
 	ok(zero_memory_now(b->job, &memory));
+	check(memory.caller.now == (on_gpu() ? held : 0), "%zu", memory.caller.now);
 	/* a GPU's layout adds a page for the steps of groups */
 	b->staging = memory.total.now + (on_gpu() ? 4096 : 0);
 	b->released = 0;
@@ -360,7 +363,9 @@ int main(void)
 	used_again();
 	for (int stage = 0; stage < 3; stage++)
 		for (int share = 0; share < (world > 1 ? 2 : 1); share++) {
+			held = on_gpu() ? 7 * PAGE : 1;
 			budgets(stage, share);
+			held = 0;
 			again(stage, share);
 		}
 	for (int stage = 0; stage < 3; stage++)

@@ -139,6 +139,11 @@ static void cuda_limit(struct zero_backend *cuda, size_t bytes)
 	zero_memory_limit(cuda->memory, bytes);
 }
 
+static void cuda_hold(struct zero_backend *cuda, size_t bytes)
+{
+	zero_memory_hold(cuda->memory, bytes);
+}
+
 static bool cuda_caller_block(struct zero_backend *cuda, const void *data, size_t *bytes)
 {
 	bool is_block;
@@ -333,6 +338,7 @@ static const struct zero_backend_ops cuda_ops = {
 	.alloc = cuda_alloc,
 	.free = cuda_free,
 	.limit = cuda_limit,
+	.hold = cuda_hold,
 	.caller_block = cuda_caller_block,
 	.shared_free = cuda_shared_free,
 	.reserve = cuda_reserve,

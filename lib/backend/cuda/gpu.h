@@ -151,6 +151,7 @@ zero_status zero_memory_alloc(struct zero_memory_pool *memory, enum zero_memory_
 /* Frees the memory after the stream's work so far. NULL data is a no-op. */
 void zero_memory_free(struct zero_memory_pool *memory, void *data, CUstream stream);
 void zero_memory_limit(struct zero_memory_pool *memory, size_t bytes);
+void zero_memory_hold(struct zero_memory_pool *memory, size_t bytes);
 void zero_memory_read(struct zero_memory_pool *memory, zero_memory *bytes,
 		      size_t at_peak[ZERO_MEM_KINDS]);
 bool zero_memory_caller_block(struct zero_memory_pool *memory, const void *data, size_t *bytes);

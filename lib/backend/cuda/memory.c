@@ -479,6 +479,13 @@ void zero_memory_limit(struct zero_memory_pool *memory, size_t bytes)
 	pthread_mutex_unlock(&memory->lock);
 }
 
+void zero_memory_hold(struct zero_memory_pool *memory, size_t bytes)
+{
+	pthread_mutex_lock(&memory->lock);
+	zero_account_hold(&memory->account, bytes);
+	pthread_mutex_unlock(&memory->lock);
+}
+
 void zero_memory_read(struct zero_memory_pool *memory, zero_memory *bytes,
 		      size_t at_peak[ZERO_MEM_KINDS])
 {
