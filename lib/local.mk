@@ -44,6 +44,7 @@ noinst_HEADERS += \
 	lib/load/load.h \
 	lib/model/flatten_tier.h \
 	lib/model/model.h \
+	lib/model/plan.h \
 	lib/model/segments.h \
 	lib/model/sizing.h \
 	lib/net/address.h \
@@ -128,6 +129,7 @@ lib_libzerocore_la_SOURCES = \
 	lib/model/layout.c \
 	lib/model/convert_states.c \
 	lib/model/named_states.c \
+	lib/model/plan.c \
 	lib/model/segments.c \
 	lib/model/sizing.c \
 	lib/model/states.c \

@@ -806,6 +806,25 @@ zero_status zero_memory_now(zero_job *job, zero_memory *memory);
  */
 void zero_program_holds(zero_job *job, size_t bytes);
 
+/* What is asked of zero_plan. */
+typedef struct zero_plan_spec {
+	const char *settings; /* as in zero_options, with the same precedence */
+	int world;            /* ranks */
+	int share;            /* of them share memory on a node; 0 or 1: none, as with GPUs */
+	bool device;          /* they have GPUs, on which gather buffers are rounded up to 2 MB */
+	bool one_stays;       /* a group stays gathered while others are, as PyTorch's outermost */
+	const zero_param_spec *params;
+	size_t count;
+	const size_t *groups; /* [count]: the group of each, numbered from 0 as they come */
+} zero_plan_spec;
+
+/*
+ * Says what a rank needs at most for a model, before anything is allocated and without a job: the
+ * `peak` of each kind of *need, with AdamW's states, without activations. Of the teams that `shard`
+ * makes this knows numbers alone: `auto` and `node` count as all ranks.
+ */
+zero_status zero_plan(const zero_plan_spec *spec, zero_memory *need);
+
 /* What this rank has sent and read since zero_open. */
 typedef struct zero_traffic {
 	uint64_t bytes_sent;  /* payload, without the few bytes by which ranks agree */

@@ -13,6 +13,7 @@ PYTHON_FILES = \
 	python/slurm_zero/_module.py \
 	python/slurm_zero/_overlay.py \
 	python/slurm_zero/_param.py \
+	python/slurm_zero/_plan.py \
 	python/slurm_zero/_rank0.py \
 	python/slurm_zero/_rendezvous.py \
 	python/slurm_zero/_saved.py \
@@ -55,6 +56,7 @@ EXTRA_DIST += $(PYTHON_FILES) \
 	python/tests/models.py \
 	python/tests/optimizers.py \
 	python/tests/pipeline.py \
+	python/tests/planned.py \
 	python/tests/refused.py \
 	python/tests/rendezvous.py \
 	python/tests/steps.py \

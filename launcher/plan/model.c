@@ -9,32 +9,6 @@
 #endif
 #include "files/files.h"
 
-void model_begin(struct model *model, const struct zero_settings *settings, size_t world,
-		 size_t share)
-{
-	zero_job *job = &model->job;
-
-	*model = (struct model){
-		/* what backend=auto becomes is known to a node alone */
-		.ops.host_memory = settings->value[ZERO_OPT_BACKEND].number != ZERO_BACKEND_CUDA,
-		.job = {.ops = &model->ops,
-			.model = &model->groups,
-			.settings = *settings,
-			.stage = (int)settings->value[ZERO_OPT_STAGE].number,
-			.place = {.world = (int)world, .shm_world_min = (int)share},
-			.lock = PTHREAD_MUTEX_INITIALIZER}};
-	job->all.job = job;
-	job->all.place = job->place;
-}
-
-void model_clear(struct model *model)
-{
-	for (size_t g = 0; g < model->groups.made_count; g++)
-		zero_group_free(model->groups.groups[g]);
-	free(model->groups.groups);
-	model->groups = (struct zero_model){0};
-}
-
 size_t model_group_length(const char *name)
 {
 	for (const char *part = name; *part;) {
@@ -53,16 +27,15 @@ static zero_status find_group(struct model *model, const char *tensor, zero_grou
 	zero_status status;
 	char *name;
 
-	for (size_t g = model->groups.made_count; g-- > 0;) {
-		*group = model->groups.groups[g];
+	for (size_t g = model->of.groups.made_count; g-- > 0;) {
+		*group = model->of.groups.groups[g];
 		if (!strncmp((*group)->name, tensor, length) && !(*group)->name[length])
 			return ZERO_OK;
 	}
 	name = strndup(tensor, length);
 	if (!name)
 		return zero_fail(ZERO_E_MEMORY, "no memory for the group of %s", tensor);
-	status = zero_group_new(&model->job, name, NULL, group);
-	model->groups.group_count = model->groups.made_count;
+	status = zero_planned_group(&model->of, name, group);
 	free(name);
 	return status;
 }

@@ -3,26 +3,16 @@
 #ifndef ZERORUN_MODEL_H
 #define ZERORUN_MODEL_H
 
-#include "model/model.h"
+#include "model/plan.h"
 
 struct zero_files_ops;
 
-/* A job that is never opened; its groups and parameters are described, and not laid out. */
 struct model {
-	zero_job job;
-	struct zero_model groups;
-	struct zero_backend_ops ops;
+	struct zero_planned of;
 	size_t tensors;
 	uint64_t elements, bytes;
 };
 
-/*
- * Begins a model for `world` ranks, of which `share` share memory at a time. It uses the settings,
- * which stay the caller's, until model_clear.
- */
-void model_begin(struct model *model, const struct zero_settings *settings, size_t world,
-		 size_t share);
-void model_clear(struct model *model);
 /*
  * The part of a tensor's name that it shares with its group: up to and including the first
  * component that is a number ("transformer.h.0."), or all of it.

@@ -83,14 +83,14 @@ static int size_model(struct forecast *forecast, const char *path)
 	zero_status status;
 
 	forecast->has_model = true;
-	model_begin(model, forecast->settings, size, forecast->sharing.least);
+	zero_planned_begin(&model->of, forecast->settings, size, forecast->sharing.least);
 	status = model_read(model, path);
 	if (!status && shard_is_auto(forecast) && shard_is_known(forecast))
-		status = zero_grid_fit(&model->job, &nodes, &size);
-	else if (!status && model->job.stage == 3)
-		status = zero_grid_setting(&model->job, &nodes, &size);
+		status = zero_grid_fit(&model->of.job, &nodes, &size);
+	else if (!status && model->of.job.stage == 3)
+		status = zero_grid_setting(&model->of.job, &nodes, &size);
 	if (!status)
-		status = zero_grid_measure(&model->job, size, &forecast->sizing);
+		status = zero_grid_measure(&model->of.job, size, &forecast->sizing);
 	if (status)
 		print_error("--model: %s", zero_last_error());
 	return status ? EXIT_FAILURE : 0;
@@ -221,7 +221,7 @@ static void print_kind(FILE *out, const char *kind, uint64_t bytes)
 /* What a rank needs with each size of teams; the one that is taken is marked. */
 static zero_status print_shard_sizes(FILE *out, const struct forecast *forecast)
 {
-	const struct zero_job *job = &forecast->model.job;
+	const struct zero_job *job = &forecast->model.of.job;
 	size_t world = forecast->survey.world, size = 0;
 	size_t taken = forecast->sizing.team ? forecast->sizing.team : world;
 	struct zero_nodes nodes = nodes_of(&forecast->survey);
@@ -252,7 +252,7 @@ static zero_status print_muon(FILE *out, struct forecast *forecast)
 {
 	size_t matrices;
 	double balance;
-	zero_status status = zero_muon_balance(&forecast->model.job, &matrices, &balance);
+	zero_status status = zero_muon_balance(&forecast->model.of.job, &matrices, &balance);
 
 	if (!status && matrices)
 		fprintf(out,
@@ -362,7 +362,7 @@ int show_plan(FILE *out, const struct plan *plan, struct request *request)
 	}
 	plan_print_script(out, plan);
 out:
-	model_clear(&forecast.model);
+	zero_planned_end(&forecast.model.of);
 	survey_clear(survey);
 	return status;
 }

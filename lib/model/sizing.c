@@ -105,13 +105,15 @@ static void add_segment(const struct zero_sizing *sizing, const struct zero_layo
 	flat->needs_master = flat->needs_master || segment->dtype != ZERO_F32;
 }
 
-static void keep_two(uint64_t largest[2], uint64_t bytes)
+static void keep_largest(uint64_t *largest, size_t count, uint64_t bytes)
 {
-	if (bytes > largest[0]) {
-		largest[1] = largest[0];
-		largest[0] = bytes;
-	} else if (bytes > largest[1]) {
-		largest[1] = bytes;
+	for (size_t i = 0; i < count; i++) {
+		uint64_t less = largest[i];
+
+		if (bytes <= less)
+			continue;
+		largest[i] = bytes;
+		bytes = less;
 	}
 }
 
@@ -163,8 +165,8 @@ void zero_sizing_group(struct zero_sizing *sizing, const struct zero_layout_segm
 			gradients = zero_add_saturated(gradients, pages(flat.gradient * size));
 	}
 	sizing->groups++;
-	keep_two(sizing->gathered, gathered);
-	keep_two(sizing->gradients, gradients);
+	keep_largest(sizing->gathered, 3, gathered);
+	keep_largest(sizing->gradients, 2, gradients);
 }
 
 /* Bytes for the reduces of so many ranks on the host, of which `share` share memory. */
@@ -203,9 +205,9 @@ void zero_sizing_bytes(const struct zero_sizing *sizing, uint64_t bytes[ZERO_MEM
 		bytes[ZERO_MEM_GRADIENTS], sizing->team ? sizing->team_sums : sizing->sums);
 	/* replicated parameters are read where they are stored, and so are those of a single node
 	   */
-	if (sizing->stage == 3 && apart)
+	for (int i = 0; sizing->stage == 3 && apart && i < 2 + sizing->one_stays; i++)
 		bytes[ZERO_MEM_GATHERED] =
-			zero_add_saturated(sizing->gathered[0], sizing->gathered[1]);
+			zero_add_saturated(bytes[ZERO_MEM_GATHERED], sizing->gathered[i]);
 	bytes[ZERO_MEM_STAGING] = staging_bytes(sizing);
 	if (sizing->device)
 		bytes[ZERO_MEM_STAGING] += zero_step_state_bytes(sizing->world);

@@ -12,10 +12,10 @@
 
 /*
  * Sums over groups, as the library accounts for memory: every buffer is a multiple of 4096 bytes.
- * The caller sets `world`, `share`, `stage`, `offload`, `states_8bit`, `no_states` and, before each
- * group, `gradient_size`; zero_sizing_set_team is for a grid; all other fields begin at 0. All
- * ranks need equal amounts, since shards are padded to one size. A buffer that ranks of a node
- * share counts in equal parts.
+ * The caller sets `world`, `share`, `stage`, `offload`, `states_8bit`, `one_stays`, `no_states` and,
+ * before each group, `gradient_size`; zero_sizing_set_team is for a grid; all other fields begin at
+ * 0. All ranks need equal amounts, since shards are padded to one size. A buffer that ranks of a
+ * node share counts in equal parts.
  */
 struct zero_sizing {
 	size_t world;
@@ -28,12 +28,13 @@ struct zero_sizing {
 	bool offload;         /* optimizer states are in host memory */
 	bool states_8bit;     /* moments have 8 bits; the f32 ones of small parameters are not
 			     counted */
+	bool one_stays;       /* a group stays gathered while others are, as PyTorch's outermost */
 	bool no_states;       /* the program steps: no optimizer states are counted */
 	size_t gradient_size; /* bytes of an element of a rank's own gradients; 0 means 4 */
 	uint64_t shards, optimizer;
 	uint64_t sums;         /* gradients, summed over the ranks */
 	uint64_t team_sums;    /* in a grid, before that: summed over a team */
-	uint64_t gathered[2];  /* gather buffers of the two largest groups, the largest first */
+	uint64_t gathered[3];  /* gather buffers of the largest groups, the largest first */
 	uint64_t gradients[2]; /* a rank's own gradients, likewise; 0 if they become the sums */
 	uint64_t largest_flat; /* bytes of the largest flat buffer, unsharded */
 	uint64_t all_flats;    /* bytes of all flat buffers, unsharded */
@@ -66,7 +67,7 @@ void zero_sizing_group(struct zero_sizing *sizing, const struct zero_layout_segm
 /*
  * Bytes by kind at the moment when a training step needs most. It is assumed that
  *  - two groups are gathered at a time, one in use and one on its way, in whatever order: at most
- *    the two largest; and as they are stored, not as another type;
+ *    the two largest, or three with `one_stays`; and as they are stored, not as another type;
  *  - the backward pass finishes one group's gradient before it begins the next one's, so that with
  *    the reduce under way there are two, at most the two largest, beside the sums of all; in a grid
  *    these are the sums over a team, and those over all ranks take the place of the gradients.

@@ -7,8 +7,8 @@ torch` itself imports the part that starts programs which nobody edits.
 
 __all__ = [
     "AdamW", "AdamW8bit", "Error", "FlatShard", "FullyShardedModule", "MixedPrecisionPolicy",
-    "Muon", "export", "fully_shard", "init", "load", "memory", "meta", "no_sync", "replace_fsdp2",
-    "reset", "restore", "save", "save_wait", "stop_on", "stopping", "traffic",
+    "Muon", "export", "fully_shard", "init", "load", "memory", "meta", "no_sync", "plan",
+    "replace_fsdp2", "reset", "restore", "save", "save_wait", "stop_on", "stopping", "traffic",
 ]
 
 
@@ -26,9 +26,10 @@ def __getattr__(name: str) -> object:
                 "use both of one build"
             )
         raise
-    from . import _api, _overlay
+    from . import _api, _overlay, _plan
 
-    found = _overlay.replace_fsdp2 if name == "replace_fsdp2" else getattr(_api, name)
+    rooms = {"replace_fsdp2": _overlay, "plan": _plan}
+    found = getattr(rooms.get(name, _api), name)
     globals()[name] = found
     return found
 

@@ -368,19 +368,22 @@ static PyObject *py_exchange(union value *v)
 	return py_team_exchange(v);
 }
 
-static PyObject *py_memory(union value *v)
+static PyObject *memory_by_kind(const zero_memory *m)
 {
-	zero_memory m;
-
-	(void)v;
-	if (zero_memory_now(job, &m))
-		return fail();
-#define BYTES(field) #field, (unsigned long long)m.field.now, (unsigned long long)m.field.peak
+#define BYTES(field) #field, (unsigned long long)m->field.now, (unsigned long long)m->field.peak
 	return Py_BuildValue("{s(KK)s(KK)s(KK)s(KK)s(KK)s(KK)s(KK)s(KK)s(KK)s(KK)}", BYTES(shards),
 			     BYTES(gathered), BYTES(gradients), BYTES(optimizer), BYTES(staging),
 			     BYTES(caller), BYTES(pinned), BYTES(offload), BYTES(checkpoint),
 			     BYTES(total));
 #undef BYTES
+}
+
+static PyObject *py_memory(union value *v)
+{
+	zero_memory m;
+
+	(void)v;
+	return zero_memory_now(job, &m) ? fail() : memory_by_kind(&m);
 }
 
 static PyObject *py_holds(union value *v)
@@ -456,29 +459,93 @@ static zero_status group_new(union value *v)
 	return zero_group_new(job, v[0].text, v[1].team, &v[0].group);
 }
 
+/* Reads a shape. Returns false with an exception set. */
+static bool read_shape(PyObject *dims, zero_param_spec *spec, size_t shape[ZERO_MAX_DIMS])
+{
+	spec->ndim = (int)PyTuple_Size(dims);
+	spec->shape = shape;
+	if (spec->ndim > ZERO_MAX_DIMS)
+		PyErr_Format(Error, "parameter %s has %d dimensions; %d are allowed", spec->name,
+			     spec->ndim, ZERO_MAX_DIMS);
+	for (int i = 0; i < spec->ndim && !PyErr_Occurred(); i++)
+		shape[i] = PyLong_AsSize_t(PyTuple_GetItem(dims, i));
+	return !PyErr_Occurred();
+}
+
 /* param_new(group, name, dtype, shape, trainable) */
 static PyObject *py_param_new(union value *v)
 {
 	size_t shape[ZERO_MAX_DIMS];
 	zero_param_spec spec = {
-		.name = v[1].text,
-		.dtype = (zero_dtype)v[2].number,
-		.ndim = (int)PyTuple_Size(v[3].object),
-		.shape = shape,
-		.trainable = v[4].number,
-	};
+		.name = v[1].text, .dtype = (zero_dtype)v[2].number, .trainable = v[4].number};
 	zero_param *param;
 
-	if (spec.ndim > ZERO_MAX_DIMS)
-		return PyErr_Format(Error, "parameter %s has %d dimensions; %d are allowed",
-				    spec.name, spec.ndim, ZERO_MAX_DIMS);
-	for (int i = 0; i < spec.ndim; i++)
-		shape[i] = PyLong_AsSize_t(PyTuple_GetItem(v[3].object, i));
-	if (PyErr_Occurred())
+	if (!read_shape(v[3].object, &spec, shape))
 		return NULL;
 	if (zero_param_new(v[0].group, &spec, &param))
 		return fail();
 	return handle(param, PARAM_CAPSULE);
+}
+
+struct planned {
+	zero_param_spec *params;
+	size_t (*shapes)[ZERO_MAX_DIMS];
+	size_t *groups;
+	size_t count;
+};
+
+/* From a list of (group, name, dtype, shape, trainable). Returns false with an exception set. */
+static bool read_planned(PyObject *list, struct planned *planned)
+{
+	if (!planned->params || !planned->shapes || !planned->groups)
+		PyErr_NoMemory();
+	for (size_t i = 0; i < planned->count && !PyErr_Occurred(); i++) {
+		zero_param_spec *spec = &planned->params[i];
+		PyObject *dims;
+		Py_ssize_t group;
+		int dtype, trainable;
+
+		if (!PyArg_ParseTuple(PyList_GetItem(list, (Py_ssize_t)i), "nsiOp", &group,
+				      &spec->name, &dtype, &dims, &trainable))
+			return false;
+		planned->groups[i] = (size_t)group;
+		spec->dtype = (zero_dtype)dtype;
+		spec->trainable = trainable;
+		if (!read_shape(dims, spec, planned->shapes[i]))
+			return false;
+	}
+	return !PyErr_Occurred();
+}
+
+/* plan(parameters, settings, world, share, on GPUs): what a rank needs, see read_planned */
+static PyObject *py_plan(union value *v)
+{
+	size_t count = (size_t)PyList_Size(v[0].object);
+	struct planned planned = {
+		.params = PyMem_Calloc(count + 1, sizeof(*planned.params)),
+		.shapes = PyMem_Calloc(count + 1, sizeof(*planned.shapes)),
+		.groups = PyMem_Calloc(count + 1, sizeof(*planned.groups)),
+		.count = count,
+	};
+	const zero_plan_spec spec = {
+		.settings = v[1].text,
+		.world = v[2].number,
+		.share = v[3].number,
+		.device = v[4].number,
+		.one_stays = true,
+		.params = planned.params,
+		.count = count,
+		.groups = planned.groups,
+	};
+	zero_memory need;
+	PyObject *result = NULL;
+
+	if (read_planned(v[0].object, &planned))
+		result = zero_plan(&spec, &need) ? fail() : memory_by_kind(&need);
+	PyMem_Free(planned.params);
+	PyMem_Free(planned.shapes);
+	PyMem_Free(planned.groups);
+	return result;
 }
 
 /* owned(group, param): [(first element, end)] of what each rank of the group's team owns */
@@ -805,6 +872,7 @@ static const struct function {
 	{"open", "sK", .run = open_job, .without_job = true},
 	{"is_open", "", .locked = py_is_open, .without_job = true},
 	{"addresses", "", .locked = py_addresses, .without_job = true},
+	{"plan", "Osiip", .locked = py_plan, .without_job = true},
 	{"close", "", .of_job = close_job},
 	{"finish", "", .of_job = zero_finish},
 	{"on_loss", "ii", .locked = py_on_loss},

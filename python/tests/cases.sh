@@ -21,3 +21,5 @@ done
 ZERO_STAGE=2 run_ranks alone adopted
 ZERO_STAGE=1 run_ranks 2 adopted
 run_ranks 2 tensors
+ZERO_SHARE=1 run_ranks 2 planned
+ZERO_STAGE=1 run_ranks 2 planned

@@ -55,6 +55,7 @@ run_ranks 3 checkpoint restore "$scratch/saved"
 run_ranks 3 dcp zero load "$scratch/dcp"
 # Of 208 MB, which there is not room for twice: the two ranks share this.
 DOUBLE_CUDA_MEMORY=$((1100 << 20)) ZERO_STAGE=2 run_ranks 2 adopted
+run_ranks 2 planned
 ZERO_STAGE=1 run_ranks 2 cases plain written
 long 3 device
 DOUBLE_SEED=$DOUBLE_SEED long 3 cases

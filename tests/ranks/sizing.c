@@ -271,6 +271,54 @@ static void print_held(zero_job *job, const char *options)
 		       zero_setting(job, "stream_threshold"));
 }
 
+/* zero_plan says it without the job. */
+static void check_plan(zero_job *job, const char *options)
+{
+	static const size_t first_of[] = {0, 1, 2, 5, 6, 9};
+	int share = atoi(zero_setting(job, "share")), shares[64];
+	zero_param_spec params[TENSORS] = {0};
+	size_t groups[TENSORS];
+	zero_plan_spec spec = {.settings = options,
+			       .world = zero_world(job),
+			       .device = on_gpu(),
+			       .params = params,
+			       .count = TENSORS,
+			       .groups = groups};
+	zero_memory memory, plan;
+
+	ok(zero_allgather_bytes(job, &share, sizeof(share), shares));
+	for (int r = 0; r < zero_world(job); r++)
+		share = shares[r] < share ? shares[r] : share;
+	spec.share = share;
+	for (size_t i = 0; i < TENSORS; i++) {
+		params[i] = (zero_param_spec){.name = tensors[i].name,
+					      .dtype = tensors[i].dtype,
+					      .ndim = 1,
+					      .shape = &tensors[i].count,
+					      .trainable = is_trained(i)};
+		groups[i] = i ? groups[i - 1] + (first_of[groups[i - 1] + 1] == i) : 0;
+	}
+	ok(zero_plan(&spec, &plan));
+	ok(zero_memory_now(job, &memory));
+	check(plan.total.peak >= memory.total.peak, "%zu", plan.total.peak);
+	if (zero_rank(job) == 0 && strcmp(zero_setting(job, "shard"), "auto"))
+		check(plan.shards.peak == memory.shards.peak &&
+			      plan.optimizer.peak == memory.optimizer.peak,
+		      "%zu and %zu", plan.shards.peak, plan.optimizer.peak);
+	groups[TENSORS - 1]++;
+	fails(zero_plan(&spec, &plan), ZERO_E_INVALID, "groups[9] is 6 after 4");
+	spec.share = spec.world + 1;
+	fails(zero_plan(&spec, &plan), ZERO_E_INVALID, "share from 0");
+	spec.settings = "stage=4";
+	spec.share = 0;
+	fails(zero_plan(&spec, &plan), ZERO_E_INVALID, "groups[9]");
+	groups[TENSORS - 1]--;
+	fails(zero_plan(&spec, &plan), ZERO_E_INVALID, "stage");
+	spec.settings = options;
+	params[3].name = params[2].name;
+	fails(zero_plan(&spec, &plan), ZERO_E_INVALID, params[2].name);
+}
+
 /* As much as the plan says at all, in the second step. */
 static void train(const char *path, const char *options)
 {
@@ -297,6 +345,7 @@ static void train(const char *path, const char *options)
 	ok(zero_release(m.group[SECOND]));
 	ok(zero_step(m.job, &adamw, NULL));
 	print_held(m.job, options);
+	check_plan(m.job, options);
 	ok(zero_export(m.job, path));
 	ok(zero_close(m.job));
 }

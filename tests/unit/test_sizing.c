@@ -323,18 +323,18 @@ START_TEST(a_model)
 	struct zero_settings settings = {0};
 	struct zero_sizing sizing;
 	uint64_t bytes[ZERO_MEM_KINDS];
-	struct model model;
+	struct model model = {0};
 
 	settings.value[ZERO_OPT_STAGE].number = 3;
 	settings.value[ZERO_OPT_BUCKET].number = M;
 	settings.value[ZERO_OPT_ALLGATHER].number = ZERO_ALLGATHER_GROUPED;
-	model_begin(&model, &settings, 2, 1);
+	zero_planned_begin(&model.of, &settings, 2, 1);
 	for (size_t i = 0; i < COUNT_OF(tensors); i++)
 		ck_assert_int_eq(model_add(&model, &tensors[i]), ZERO_OK);
 	ck_assert_uint_eq(model.tensors, 6);
 	ck_assert_uint_eq(model.elements, 8192 + 2048 + 1 + 1024);
 	ck_assert_uint_eq(model.bytes, 4 * (8192 + 2048) + 8 + 8192);
-	ck_assert_int_eq(zero_grid_measure(&model.job, 2, &sizing), ZERO_OK);
+	ck_assert_int_eq(zero_grid_measure(&model.of.job, 2, &sizing), ZERO_OK);
 	ck_assert_uint_eq(sizing.groups, 4);
 	zero_sizing_bytes(&sizing, bytes);
 	ck_assert_uint_eq(bytes[ZERO_MEM_SHARDS], 16384 + 4096 + 4096 + 4096);
@@ -344,11 +344,11 @@ START_TEST(a_model)
 	ck_assert_uint_eq(bytes[ZERO_MEM_OPTIMIZER], 2 * (16384 + 4096));
 	ck_assert_uint_eq(bytes[ZERO_MEM_GRADIENTS], 16384 + 4096 + 32768 + 8192);
 
-	model.job.settings.value[ZERO_OPT_ALLGATHER].number = ZERO_ALLGATHER_SINGLE;
-	ck_assert_int_eq(zero_grid_measure(&model.job, 2, &sizing), ZERO_OK);
+	model.of.job.settings.value[ZERO_OPT_ALLGATHER].number = ZERO_ALLGATHER_SINGLE;
+	ck_assert_int_eq(zero_grid_measure(&model.of.job, 2, &sizing), ZERO_OK);
 	ck_assert_uint_eq(sizing.largest_flat, 16384);
-	model_clear(&model);
-	ck_assert_int_eq(zero_grid_measure(&model.job, 2, &sizing), ZERO_OK);
+	zero_planned_end(&model.of);
+	ck_assert_int_eq(zero_grid_measure(&model.of.job, 2, &sizing), ZERO_OK);
 	ck_assert_uint_eq(sizing.shards, 0);
 }
 END_TEST
@@ -426,11 +426,11 @@ START_TEST(balance_of_muon)
 	static const zero_tensor stack = {
 		.name = "layers.0.experts", .dtype = ZERO_F32, .ndim = 3, .shape = {64, 30, 20}};
 	struct zero_settings settings = {0};
-	struct model model;
+	struct model model = {0};
 	size_t matrices;
 	double balance;
 
-	model_begin(&model, &settings, 64, 1);
+	zero_planned_begin(&model.of, &settings, 64, 1);
 	for (size_t i = 0; i < LAYERS * COUNT_OF(shapes); i++) {
 		const size_t *shape = shapes[i % COUNT_OF(shapes)];
 		zero_tensor tensor = {.dtype = ZERO_BF16, .ndim = 2, .shape = {shape[0], shape[1]}};
@@ -443,15 +443,15 @@ START_TEST(balance_of_muon)
 	}
 	for (size_t i = 0; i < COUNT_OF(others); i++)
 		ck_assert_int_eq(model_add(&model, &others[i]), ZERO_OK);
-	ck_assert_int_eq(zero_muon_balance(&model.job, &matrices, &balance), ZERO_OK);
+	ck_assert_int_eq(zero_muon_balance(&model.of.job, &matrices, &balance), ZERO_OK);
 	ck_assert_uint_eq(matrices, LAYERS * COUNT_OF(shapes));
 	ck_assert_double_eq_tol(balance, 1.06, 0.02);
-	model_clear(&model);
+	zero_planned_end(&model.of);
 	ck_assert_int_eq(model_add(&model, &stack), ZERO_OK);
-	ck_assert_int_eq(zero_muon_balance(&model.job, &matrices, &balance), ZERO_OK);
+	ck_assert_int_eq(zero_muon_balance(&model.of.job, &matrices, &balance), ZERO_OK);
 	ck_assert_uint_eq(matrices, 64);
 	ck_assert_double_eq(balance, 1);
-	model_clear(&model);
+	zero_planned_end(&model.of);
 }
 END_TEST
 

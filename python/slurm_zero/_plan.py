@@ -1,0 +1,80 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What each rank needs for a model, at each stage and number of ranks, before anything is
+allocated."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+
+import torch
+from torch import nn
+
+from . import _device, _zero
+from ._param import STORED
+from ._tensor import FlatShard
+
+# Up to and with the first number, as in "model.layers.0."
+_LAYER = re.compile(r"(?:[^.]+\.)*?\d+\.")
+
+
+class Plan(dict):
+    """Bytes by kind of a rank, by (stage, ranks)."""
+
+    def __init__(self, what: str):
+        super().__init__()
+        self.what = what
+
+    def __str__(self) -> str:
+        stages = sorted({stage for stage, _ in self})
+        lines = [f"{'ranks':>8}" + "".join(f"{f'stage {stage}':>10}" for stage in stages)]
+        for ranks in sorted({ranks for _, ranks in self}):
+            needs = (_size(self[stage, ranks].get("total", 0)) for stage in stages)
+            lines.append(f"{ranks:>8}" + "".join(f"{need:>10}" for need in needs))
+        return "\n".join([self.what, *lines])
+
+
+def _size(count: float) -> str:
+    for unit in " KMGT":
+        if count < 1024 or unit == "T":
+            return f"{count:.{int(unit != ' ' and count < 100)}f}{unit}"
+        count /= 1024
+    raise AssertionError
+
+
+def _group_of(name: str, p: nn.Parameter) -> object:
+    """Those of fully_shard, or what it is usually called for: the layers, and all else."""
+    if isinstance(p, FlatShard) and p._shard_spec.param:
+        return p._shard_spec.param.group
+    layer = _LAYER.match(name)
+    return layer[0] if layer else ""
+
+
+def plan(model: nn.Module, ranks: Iterable[int] = (1, 2, 4, 8, 16, 32, 64),
+         stages: Iterable[int] = (0, 1, 2, 3), *, settings: str = "", share: int = 1,
+         device: str | torch.device | None = None) -> Plan:
+    """Prints what a rank needs for a model, which may be on meta, and returns it: bytes by kind, by
+    (stage, ranks). It counts parameters, gradients, the states of AdamW and what is gathered; not
+    activations. `settings` are those of zero(3); so many ranks `share` the memory of a node, if
+    they are on CPUs. It opens no job."""
+    groups: dict[object, int] = {}
+    params, elements = [], 0
+    for name, p in model.named_parameters():
+        if p.dtype not in STORED:
+            raise ValueError(f"parameter {name} is {p.dtype}, which is not supported")
+        group = groups.setdefault(_group_of(name, p), len(groups))
+        params.append((group, name, STORED[p.dtype], tuple(p.shape), p.requires_grad))
+        elements += p.numel()
+    params.sort(key=lambda described: described[0])
+    gpu = _device.is_gpu(device and torch.device(device))
+    made = Plan(
+        f"What each rank needs on {'a GPU' if gpu else 'CPUs'} for {elements:,} parameters in "
+        f"{len(groups)} groups, with AdamW, without activations:"
+    )
+    for world in ranks:
+        for stage in stages:
+            need = _zero.plan(params, f"{settings} stage={stage}".strip(), world,
+                              min(share, world), gpu)
+            made[stage, world] = {kind: most for kind, (_, most) in need.items() if most}
+    print(made)
+    return made
