@@ -56,6 +56,15 @@ run_ranks 3 dcp zero load "$scratch/dcp"
 # Of 208 MB, which there is not room for twice: the two ranks share this.
 DOUBLE_CUDA_MEMORY=$((1100 << 20)) ZERO_STAGE=2 run_ranks 2 adopted
 run_ranks 2 planned
+run_ranks 2 mesh
+if imports transformers accelerate peft; then
+	mkdir "$scratch/frameworks"
+	run_ranks 2 models llama_tied
+	long 2 models qwen3_moe
+	for what in trainer resume accelerate peft; do
+		long 2 frameworks "$what" "$scratch/frameworks"
+	done
+fi
 ZERO_STAGE=1 run_ranks 2 cases plain written
 long 3 device
 DOUBLE_SEED=$DOUBLE_SEED long 3 cases

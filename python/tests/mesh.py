@@ -10,7 +10,9 @@ import spmd_types
 import torch
 import torch.distributed as dist
 import torch.distributed.checkpoint as dcp
-from harness import WIDTH, Block, Model, batches, expect, loss_of, rank, shard, train, world
+from harness import (
+    WIDTH, Block, Model, batches, device, expect, loss_of, rank, shard, train, world,
+)
 from torch import nn
 from torch.distributed import fsdp
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
@@ -24,11 +26,11 @@ import slurm_zero as zero
 
 PLACES = 2 if world % 2 == 0 else world  # of experts, or of parts of a tensor
 size = world // 2 if world > 2 else 1
-mesh = init_device_mesh("cpu", (world // size, size), mesh_dim_names=("replicate", "shard"))
+mesh = init_device_mesh(device.type, (world // size, size), mesh_dim_names=("replicate", "shard"))
 expect(ValueError, "expects a 1D or 2D DeviceMesh", lambda: shard(
-    Model(), mesh=init_device_mesh("cpu", (world, 1, 1))))
+    Model(), mesh=init_device_mesh(device.type, (world, 1, 1))))
 expect(AssertionError, "with mesh_dim_names", lambda: shard(
-    Model(), mesh=init_device_mesh("cpu", (world, 1))))
+    Model(), mesh=init_device_mesh(device.type, (world, 1))))
 
 
 def on_mesh(model):
@@ -65,9 +67,10 @@ for name, p in model.named_parameters():
 
 
 # Of all ranks, but in another order, with one dimension after there were two, and with three.
-backwards = DeviceMesh("cpu", torch.arange(world).flip(0))
-three = init_device_mesh("cpu", (1, world, 1), mesh_dim_names=("pp", "dp", "tp"))
-rows = DeviceMesh("cpu", torch.arange(world).flip(0).reshape(-1, size), mesh_dim_names=("a", "b"))
+backwards = DeviceMesh(device.type, torch.arange(world).flip(0))
+three = init_device_mesh(device.type, (1, world, 1), mesh_dim_names=("pp", "dp", "tp"))
+by_rows = torch.arange(world).flip(0).reshape(-1, size)
+rows = DeviceMesh(device.type, by_rows, mesh_dim_names=("a", "b"))
 for name, other in ("backwards", backwards), ("three", three["dp"]), ("rows", rows):
     train(name, Model(), sharder=lambda m, mesh=other: shard(m, mesh=mesh))
     plain = nn.Linear(3, 5)
@@ -94,7 +97,7 @@ def adamw(*models):
 def experts():
     """The middle block is of those ranks that have the same one."""
     places = PLACES
-    mesh = init_device_mesh("cpu", (places, world // places), mesh_dim_names=("ep", "dp"))
+    mesh = init_device_mesh(device.type, (places, world // places), mesh_dim_names=("ep", "dp"))
     place = mesh.get_local_rank("ep")
     shared, blocks = Model(), [Block() for _ in range(places)]
     singles = [copy.copy(shared) for _ in blocks]
@@ -135,7 +138,7 @@ class Stack(nn.Module):
 
 def stacked_experts():
     places = PLACES
-    mesh = init_device_mesh("cpu", (world // places, places), mesh_dim_names=("dp", "ep"))
+    mesh = init_device_mesh(device.type, (world // places, places), mesh_dim_names=("dp", "ep"))
     single = Stack(torch.randn(2 * places, WIDTH, WIDTH))
     model = copy.deepcopy(single)
     whole_weight = distribute_tensor(model.weight.detach(), mesh["ep"], [Shard(0)])
@@ -183,12 +186,12 @@ class Mixed(nn.Module):
 def mixed_meshes():
     """One call that shards the parameters of a module over several meshes."""
     sizes = (world // PLACES, PLACES)
-    mesh = init_device_mesh("cpu", sizes, mesh_dim_names=("dp", "ep"))
+    mesh = init_device_mesh(device.type, sizes, mesh_dim_names=("dp", "ep"))
     single = Mixed()
     model = copy.deepcopy(single)
     stacked = distribute_tensor(model.experts.weight.detach(), mesh["ep"], [Shard(0)])
     model.experts.weight = nn.Parameter(stacked)
-    all_ranks = init_device_mesh("cpu", (world,), mesh_dim_names=("all",))
+    all_ranks = init_device_mesh(device.type, (world,), mesh_dim_names=("all",))
     of_experts = _fsdp_common.ShardPlacementResult(Shard(1), _fsdp_init._get_mesh_info(mesh["dp"]))
     others = _fsdp_common.ShardPlacementResult(None, _fsdp_init._get_mesh_info(all_ranks))
     zero.fully_shard(model, mesh=all_ranks, shard_placement_fn=lambda p: (
@@ -212,7 +215,7 @@ def mixed_meshes():
 
 def whole_mesh(sizes, names, **dims):
     """Parameters that are DTensors over a mesh of which some dimensions are those of data."""
-    mesh = init_device_mesh("cpu", sizes, mesh_dim_names=names)
+    mesh = init_device_mesh(device.type, sizes, mesh_dim_names=names)
     single = nn.Sequential(nn.Linear(WIDTH, 28, bias=False), nn.Tanh(),
                            nn.Linear(28, WIDTH, bias=False), nn.LayerNorm(WIDTH))
     model = copy.deepcopy(single)
@@ -246,7 +249,7 @@ def whole_mesh(sizes, names, **dims):
 def annotated(*sizes):
     """Parameters that are plain tensors in a forward, of which spmd_types says what they are."""
     names, kinds = ("dp", "tp")[: len(sizes)], (spmd_types.R, spmd_types.S(0))
-    mesh = init_device_mesh("cpu", sizes, mesh_dim_names=names)
+    mesh = init_device_mesh(device.type, sizes, mesh_dim_names=names)
     known = {spmd_types.MeshAxis.of(mesh.get_group(n)): kind for n, kind in zip(names, kinds)}
     parts, place = (sizes[1], mesh.get_local_rank("tp")) if len(sizes) > 1 else (1, 0)
     single = nn.Linear(WIDTH, 28)
@@ -277,7 +280,7 @@ def annotated(*sizes):
 def overlapping():
     """Models of some ranks, of which one is in two."""
     ranks = [[0, 1], list(range(1, world))] if world > 2 else [[r] for r in range(world)]
-    meshes = [DeviceMesh("cpu", r) for r in ranks]
+    meshes = [DeviceMesh(device.type, r) for r in ranks]
     singles = [Model() for _ in ranks]
     models = {i: copy.deepcopy(singles[i]) for i, r in enumerate(ranks) if rank in r}
     for i, model in models.items():
@@ -350,17 +353,23 @@ def parallel(mesh):
     assert len(p.full_tensor().unique()) > 0.9 * p.numel(), "random values"
 
 
+def cases_of_dtensors():
+    stacked_experts()
+    if hasattr(_fsdp_common, "ShardPlacementResult"):
+        mixed_meshes()
+    if hasattr(fsdp, "DataParallelMeshDims"):
+        whole_mesh((world,), ("dp",), shard="dp")
+        whole_mesh((world // PLACES, PLACES), ("dp", "tp"), shard="dp")
+        annotated(world)
+        annotated(world // PLACES, PLACES)
+        whole_mesh((PLACES, world // PLACES, 1), ("copies", "dp", "tp"), shard="dp",
+                   replicate="copies")
+    overlapping()
+    for sizes in [(world, 1), (world // 2, 2)] if world % 2 == 0 else [(world, 1)]:
+        parallel(init_device_mesh(device.type, sizes, mesh_dim_names=("dp", "tp")))
+
+
 experts()
-stacked_experts()
-if hasattr(_fsdp_common, "ShardPlacementResult"):
-    mixed_meshes()
-if hasattr(fsdp, "DataParallelMeshDims"):
-    whole_mesh((world,), ("dp",), shard="dp")
-    whole_mesh((world // PLACES, PLACES), ("dp", "tp"), shard="dp")
-    annotated(world)
-    annotated(world // PLACES, PLACES)
-    whole_mesh((PLACES, world // PLACES, 1), ("copies", "dp", "tp"), shard="dp", replicate="copies")
-overlapping()
-for sizes in [(world, 1), (world // 2, 2)] if world % 2 == 0 else [(world, 1)]:
-    parallel(init_device_mesh("cpu", sizes, mesh_dim_names=("dp", "tp")))
+if device.type == "cpu":  # the group of the test device has not the collectives of DTensors
+    cases_of_dtensors()
 print(f"{size} of {world} ranks store a copy")

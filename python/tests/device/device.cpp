@@ -389,7 +389,7 @@ static Tensor reshape_alias(const Tensor &self, c10::IntArrayRef size, c10::IntA
 
 static at::Scalar local_scalar(const Tensor &self)
 {
-	Tensor host = at::empty({}, self.options().device(at::kCPU));
+	Tensor host = at::empty(self.sizes(), self.options().device(at::kCPU));
 
 	operation.clear();
 	copy_from(self, host, false);

@@ -111,6 +111,27 @@ class OnHost(dist.ProcessGroup):
         output.copy_(torch.cat([c.flatten() for c in copies]).view(output.shape))
         return Done(output)
 
+    def all_gather_single(self, output, given, *_, **__):
+        return self._allgather_base(output, given)
+
+    def scatter(self, outputs, inputs, opts):
+        copies = [torch.empty(t.shape, dtype=t.dtype) for t in outputs]
+        self.gloo.scatter(copies, [[t.cpu() for t in each] for each in inputs], opts).wait()
+        for to, value in zip(outputs, copies):
+            to.copy_(value)
+        return Done(outputs)
+
+    def send(self, tensors, to, tag):
+        self.gloo.send([t.cpu() for t in tensors], to, tag).wait()
+        return Done(tensors)
+
+    def recv(self, tensors, of, tag):
+        copies = [torch.empty(t.shape, dtype=t.dtype) for t in tensors]
+        self.gloo.recv(copies, of, tag).wait()
+        for to, value in zip(tensors, copies):
+            to.copy_(value)
+        return Done(tensors)
+
     def barrier(self, opts=None):
         self.gloo.barrier().wait()
         return Done(None)
