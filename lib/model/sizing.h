@@ -14,8 +14,8 @@
  * Sums over groups, as the library accounts for memory: every buffer is a multiple of 4096 bytes.
  * The caller sets `world`, `share`, `stage`, `offload`, `states_8bit`, `one_stays`, `no_states`
  * and, before each group, `gradient_size`; zero_sizing_set_team is for a grid; all other fields
- * begin at 0. All ranks need equal amounts, since shards are padded to one size. A buffer that ranks of a
- * node share counts in equal parts.
+ * begin at 0. All ranks need equal amounts, since shards are padded to one size. A buffer that
+ * ranks of a node share counts in equal parts.
  */
 struct zero_sizing {
 	size_t world;
