@@ -829,7 +829,10 @@ zero_status zero_plan(const zero_plan_spec *spec, zero_memory *need);
 typedef struct zero_traffic {
 	uint64_t bytes_sent;  /* payload, without the few bytes by which ranks agree */
 	uint64_t collectives; /* all-gathers, reduce-scatters, scatters and broadcasts of payload */
-	uint64_t bytes_read;  /* of tensors, from files; of checkpoints, with their checksums */
+	/* Submissions on which all ranks agreed by way of the host, so that each waited for the
+	   others: with a GPU few, on CPUs all. */
+	uint64_t agreements;
+	uint64_t bytes_read; /* of tensors, from files; of checkpoints, with their checksums */
 } zero_traffic;
 
 /* Fills *traffic. */
@@ -1110,6 +1113,15 @@ zero_status zero_gradient_shard(zero_param *param, float **data, size_t *first, 
  * of one of the groups is its error.
  */
 zero_status zero_reduce_replicas(zero_job *job, zero_group **groups, size_t count);
+/*
+ * COLLECTIVE over all ranks. For the end of a backward pass: sets each of flags[count], 0 or 1, if
+ * any rank has set it, such as whether a parameter has a gradient. Signals of zero_stop_on are told
+ * with it, so that of the next step zero_step_begin, zero_step_end, and zero_step with
+ * gradients_are_means, at stages 1 to 3 and without Muon, need nothing from other ranks by way of
+ * the host: with a GPU they wait for none. An error of one rank alone then ends the job, as one of
+ * a gather does.
+ */
+zero_status zero_backward_end(zero_job *job, unsigned char *flags, size_t count);
 /*
  * COLLECTIVE over all ranks. Begins a step of the program's own over these groups, the same on all
  * ranks and none of them gathered. Until zero_step_end each rank may read and write the elements

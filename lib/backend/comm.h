@@ -101,7 +101,7 @@ struct zero_comm {
 	bool diverged; /* the sequences of ranks differed: work under way may never end */
 	struct zero_intent_summary *intents; /* [place.world]: scratch of agree.c */
 	const struct zero_meter *meter;      /* of the job's communicator; NULL: none */
-	_Atomic uint64_t bytes_sent, collectives;
+	_Atomic uint64_t bytes_sent, collectives, agreements;
 };
 
 /* Called by one thread at a time, but where noted. A sentence is that thread's last error. */

@@ -155,8 +155,10 @@ static zero_status reach_agreement(const struct zero_work *work, const struct ze
 
 	if (work->leaving)
 		return zero_agree_leave(work->comm, intent, text, size, rank);
-	if (must_agree(work))
+	if (must_agree(work)) {
+		zero_comm_of_job(work->comm)->agreements++;
 		return zero_agree_on(work->comm, intent, text, size, rank);
+	}
 	sequence->hash = mix(sequence->hash, intent->hash);
 	sequence->count++;
 	snprintf(sequence->last, sizeof(sequence->last), "%s", work->label);

@@ -230,6 +230,7 @@ zero_status zero_traffic_now(zero_job *job, zero_traffic *traffic)
 {
 	*traffic = (zero_traffic){.bytes_sent = job->comm->bytes_sent,
 				  .collectives = job->comm->collectives,
+				  .agreements = job->comm->agreements,
 				  .bytes_read = job->bytes_read};
 	return ZERO_OK;
 }

@@ -154,7 +154,8 @@ struct zero_group {
 	enum zero_values_state state;
 	/* Its first reduce, and its first sum over copies, allocate, which may fail on one rank. */
 	bool ever_reduced, ever_summed;
-	struct zero_work *reduce;           /* the last one under way; NULL: none */
+	bool ever_stepped;        /* by zero_step, on all ranks alike: it has its states */
+	struct zero_work *reduce; /* the last one under way; NULL: none */
 	struct zero_work *post_step_gather; /* of stepped values, at stages 1 and 2; NULL: none */
 	/* The same work from the step to the next gather, on all ranks alike. A gather waits for
 	   this alone as long as zero_group_wait_count is still `step_wait_count`. */

@@ -131,14 +131,36 @@ static struct zero_step_agreed fold(const struct from_rank *all, size_t world)
 	return agreed;
 }
 
+/* Whether all that ranks tell in this step is known, and nothing is done in it that may fail on one
+   rank alone for want of memory. */
+static bool is_told(const zero_job *job, const zero_adamw *adamw, zero_group **groups, size_t count)
+{
+	bool told =
+		job->trainer->told && job->stage > 0 && adamw->gradients_are_means && !adamw->muon;
+
+	for (size_t g = 0; told && g < count; g++)
+		told = groups[g]->ever_stepped || !zero_group_is_stepped(groups[g]);
+	return told;
+}
+
+/* What zero_backward_end has told counts for one step. */
+static struct zero_step_agreed take_told(zero_job *job)
+{
+	job->trainer->told = false;
+	return (struct zero_step_agreed){.stop = job->trainer->told_stop};
+}
+
 zero_status zero_step_agree(zero_job *job, zero_status status, const zero_adamw *adamw,
 			    zero_group **groups, size_t count, struct zero_step_agreed *agreed)
 {
 	struct zero_trainer *trainer = job->trainer;
 	size_t world = (size_t)job->place.world;
 	struct from_rank mine = {adamw->samples, own_flags(job, groups, count)}, *all;
+	bool told = is_told(job, adamw, groups, count);
 	char scale[192], muon[192];
+	struct zero_work *work;
 
+	*agreed = take_told(job);
 	all = calloc(world, sizeof(*all));
 	if (!all && !status)
 		status = zero_fail(ZERO_E_MEMORY, "no memory for the samples of %zu ranks", world);
@@ -152,18 +174,18 @@ zero_status zero_step_agree(zero_job *job, zero_status status, const zero_adamw 
 		zero_loss_scale_label(adamw->loss_scale, scale, sizeof(scale));
 	zero_muon_label(adamw->muon, muon, sizeof(muon));
 	/* The label holds everything that must be equal on all ranks. */
-	status = zero_submit_wait(
+	status = zero_submit(
 		&job->all, status,
 		(struct zero_op[]){{.kind = ZERO_OP_ALLGATHER_BYTES,
-				    .send = &mine,
-				    .recv = all,
-				    .count = sizeof(mine)},
-				   {.kind = ZERO_OP_ALLGATHER_BYTES,
 				    .on_device = true,
 				    .send = trainer->norms,
 				    .recv = trainer->norms + 1,
-				    .count = sizeof(double)}},
-		2, ZERO_WORK_STEP,
+				    .count = sizeof(double)},
+				   {.kind = ZERO_OP_ALLGATHER_BYTES,
+				    .send = &mine,
+				    .recv = all,
+				    .count = sizeof(mine)}},
+		told ? 1 : 2, !told, !told, &work, ZERO_WORK_STEP, NULL,
 		"step %llu with %slr %.9g, betas %.9g and %.9g, eps %.9g, decay %.9g%s, "
 		"clip %.9g, %d micro-batches%s, over %zu groups (factors %016llx)",
 		(unsigned long long)trainer->begun + 1, scale, (double)adamw->lr,
@@ -172,26 +194,76 @@ zero_status zero_step_agree(zero_job *job, zero_status status, const zero_adamw 
 		adamw->gradients_are_means ? ", of means" : "", count,
 		(unsigned long long)factors_hash(groups, count));
 	if (!status)
+		status = zero_work_wait(job, &work);
+	if (!status && !told)
 		*agreed = fold(all, world);
 	free(all);
 	return status;
 }
 
+/* ---- steps of the program's own -------------------------------------------------------------- */
+
 zero_status zero_step_agree_end(zero_job *job, zero_status status, struct zero_step_agreed *agreed)
 {
 	size_t world = (size_t)job->place.world;
 	struct from_rank mine = {0, own_flags(job, NULL, 0)}, *all = calloc(world, sizeof(*all));
+	bool told = job->trainer->told;
+	struct zero_work *work;
 
+	*agreed = take_told(job);
 	if (!all && !status)
 		status = zero_fail(ZERO_E_MEMORY, "no memory for the flags of %zu ranks", world);
-	status = zero_submit_wait(&job->all, status,
-				  &(struct zero_op){.kind = ZERO_OP_ALLGATHER_BYTES,
-						    .send = &mine,
-						    .recv = all,
-						    .count = sizeof(mine)},
-				  1, ZERO_WORK_STEP, "zero_step_end");
+	status = zero_submit(&job->all, status,
+			     &(struct zero_op){.kind = ZERO_OP_ALLGATHER_BYTES,
+					       .send = &mine,
+					       .recv = all,
+					       .count = sizeof(mine)},
+			     told ? 0 : 1, !told, !told, &work, ZERO_WORK_STEP, NULL,
+			     "zero_step_end");
 	if (!status)
+		status = zero_work_wait(job, &work);
+	if (!status && !told)
 		*agreed = fold(all, world);
 	free(all);
 	return status;
+}
+
+zero_status zero_backward_end(zero_job *job, unsigned char *flags, size_t count)
+{
+	size_t world = (size_t)job->place.world, row = sizeof(double) + count;
+	unsigned char *mine = malloc((world + 1) * row), *all = mine ? mine + row : NULL;
+	double own = own_flags(job, NULL, 0);
+	zero_status status = ZERO_OK;
+	bool idle = true, stop = false;
+
+	if (mine) {
+		memcpy(mine, &own, sizeof(own));
+		if (count)
+			memcpy(mine + sizeof(own), flags, count);
+	} else {
+		status = zero_fail(ZERO_E_MEMORY, "no memory for %zu flags of %zu ranks", count,
+				   world);
+	}
+	status = zero_submit_wait(
+		&job->all, status,
+		&(struct zero_op){
+			.kind = ZERO_OP_ALLGATHER_BYTES, .send = mine, .recv = all, .count = row},
+		1, ZERO_WORK_STEP, "zero_backward_end with %zu flags", count);
+	for (size_t rank = 0; !status && rank < world; rank++) {
+		const unsigned char *theirs = all + rank * row;
+
+		memcpy(&own, theirs, sizeof(own));
+		idle = idle && !((int)own & BUSY);
+		stop = stop || ((int)own & STOP);
+		for (size_t i = 0; i < count; i++)
+			flags[i] |= theirs[sizeof(own) + i];
+	}
+	free(mine);
+	if (status)
+		return status;
+	if (idle)
+		zero_hooks_all_idle(job);
+	job->trainer->told = true;
+	job->trainer->told_stop = stop;
+	return ZERO_OK;
 }

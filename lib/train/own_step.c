@@ -91,7 +91,9 @@ static zero_status check_begin(const zero_job *job, zero_group **groups, size_t 
 
 zero_status zero_step_begin(zero_job *job, zero_group **groups, size_t count)
 {
+	bool told = job->trainer->told;
 	zero_status status = ZERO_OK, waited;
+	struct zero_work *work;
 
 	/* First of all, as in zero_step. */
 	if (job->laid_out) {
@@ -101,9 +103,11 @@ zero_status zero_step_begin(zero_job *job, zero_group **groups, size_t count)
 	}
 	if (!status)
 		status = check_begin(job, groups, count);
-	status = zero_submit_wait(&job->all, status, NULL, 0, ZERO_WORK_STEP,
-				  "zero_step_begin of %zu groups (%016llx)", count,
-				  (unsigned long long)zero_groups_hash(groups, count));
+	status = zero_submit(&job->all, status, NULL, 0, !told, !told, &work, ZERO_WORK_STEP, NULL,
+			     "zero_step_begin of %zu groups (%016llx)", count,
+			     (unsigned long long)zero_groups_hash(groups, count));
+	if (!status)
+		status = zero_work_wait(job, &work);
 	/* As in zero_step. Within a step the program may be reading them. */
 	if (status && !job->model->stepping)
 		zero_step_free_gradients(groups, count, true);
@@ -226,6 +230,7 @@ zero_status zero_reset(zero_job *job)
 
 	if (!ops)
 		status = zero_fail(ZERO_E_MEMORY, "no memory for zero_reset");
+	job->trainer->told = false;
 	/* All ranks are at one place in one order of operations, or learn that they are not. */
 	status = zero_submit_wait(&job->all, status, NULL, 0, ZERO_WORK_PROGRAM, "zero_reset");
 	for (zero_team *team = job->teams; !status && team; team = team->next)

@@ -446,6 +446,14 @@ static zero_status take_step(const struct step *step, const struct zero_step_agr
 	return ZERO_OK;
 }
 
+/* All ranks have them once one has agreed with the others on the step. */
+static void set_stepped(const struct step *step)
+{
+	for (size_t g = 0; g < step->count; g++)
+		if (zero_group_is_stepped(step->groups[g]))
+			step->groups[g]->ever_stepped = true;
+}
+
 static zero_status alloc_states(const struct step *step)
 {
 	zero_status status = ZERO_OK;
@@ -483,6 +491,8 @@ static zero_status run_step(struct step *step, zero_status status, zero_step_res
 		status = zero_muon_prepare(job, step->groups, step->count, step->adamw->muon,
 					   &step->muon);
 	status = zero_step_agree(job, status, step->adamw, step->groups, step->count, &agreed);
+	if (!status)
+		set_stepped(step);
 	if (!status && agreed.all_idle)
 		zero_hooks_all_idle(job);
 	if (!status)

@@ -18,6 +18,9 @@ struct zero_trainer {
 	zero_adamw adamw;   /* of the last step, for checkpoints */
 	bool has_adamw;
 	bool stopping; /* what the last step said of signals */
+	/* Since the last step zero_backward_end has told what ranks tell in a step, and this of
+	   signals. */
+	bool told, told_stop;
 	/* In memory of the backend: the state of the last step, and squared norms of the gradient
 	   sums: this rank's, then [world] those of all ranks. */
 	struct zero_step_state *state;

@@ -114,7 +114,7 @@ class Job:
         for part in (part for group in synced for part in group.parts):
             mine.append(part.kept)
             mine += bytes(p.has_grad for p in part.params)
-        any_rank = iter(team.any_rank(mine))
+        any_rank = iter(team.any_rank(bytes(mine)))
         used = []
         for group in synced:
             params = []

@@ -31,8 +31,11 @@ class Team:
             return ",".join(map(str, self.ranks))
         return f"{first}-{last}" + (f"/{step}" if step > 1 else "")
 
-    def any_rank(self, flags: bytes | bytearray) -> list[bool]:
-        """Which of the flags are set on one of the ranks at least. All of them call it."""
-        every = _zero.team_exchange(bytes(flags), self.handle, len(self.ranks))
+    def any_rank(self, flags: bytes) -> list[bool]:
+        """Which of the flags are set on one of the ranks at least. All of them call it, at the end
+        of a backward pass."""
+        if self.handle is None:
+            return [bool(flag) for flag in _zero.backward_end(flags)]
+        every = _zero.team_exchange(flags, self.handle, len(self.ranks))
         flags = torch.frombuffer(bytearray(every), dtype=torch.bool)
         return flags.view(len(self.ranks), -1).any(0).tolist()

@@ -361,6 +361,22 @@ static PyObject *py_team_exchange(union value *v)
 	return fail();
 }
 
+/* backward_end(flags): those that are set on any rank */
+static PyObject *py_backward_end(union value *v)
+{
+	PyObject *flags = PyBytes_FromStringAndSize(v[0].bytes.data, v[0].bytes.count);
+	unsigned char *data = flags ? (unsigned char *)PyBytes_AsString(flags) : NULL;
+	zero_status status;
+
+	if (!flags)
+		return NULL;
+	WAIT(status = zero_backward_end(job, data, (size_t)v[0].bytes.count));
+	if (!status)
+		return flags;
+	Py_DecRef(flags);
+	return fail();
+}
+
 static PyObject *py_exchange(union value *v)
 {
 	v[1].team = NULL;
@@ -399,8 +415,9 @@ static PyObject *py_traffic(union value *v)
 	(void)v;
 	if (zero_traffic_now(job, &t))
 		return fail();
-	return Py_BuildValue("{sKsKsK}", "bytes_sent", (unsigned long long)t.bytes_sent,
-			     "collectives", (unsigned long long)t.collectives, "bytes_read",
+	return Py_BuildValue("{sKsKsKsK}", "bytes_sent", (unsigned long long)t.bytes_sent,
+			     "collectives", (unsigned long long)t.collectives, "agreements",
+			     (unsigned long long)t.agreements, "bytes_read",
 			     (unsigned long long)t.bytes_read);
 }
 
@@ -906,6 +923,7 @@ static const struct function {
 	{"gradient_shard", "P", .run = gradient_shard, .gives = 'm'},
 	{"write_begin", "g", .group = zero_write_begin},
 	{"write_end", "g", .group = zero_write_end},
+	{"backward_end", "b", .locked = py_backward_end},
 	{"step_begin", "G", .groups = zero_step_begin},
 	{"step_end", "", .run = step_end, .gives = 'p'},
 	{"step_groups", "Gfffpfpiffffi", .run = step_groups, .gives = 'p'},

@@ -39,19 +39,22 @@ def streams():
 
 
 def waits():
-    """No step waits for the device, by torch's optimizers or the library's."""
+    """No step waits for the device, by torch's optimizers or the library's, and its ranks wait for
+    each other once: at the end of the backward pass."""
     for make in (lambda ps: torch.optim.AdamW(ps, lr=1e-2, foreach=True),
                  lambda ps: zero.AdamW(ps, lr=1e-2)):
         model = shard(Model())
         optimizer = make(list(model.parameters()))
         for step in range(6):
             data = batches(step)[rank].to(device)
-            before = standin.waits()
+            before, agreed = standin.waits(), zero.traffic()["agreements"]
             loss_of(model, data).backward()
             optimizer.step()
             optimizer.zero_grad()
             waited = standin.waits() - before
+            agreed = zero.traffic()["agreements"] - agreed
         assert waited == 0, f"{type(optimizer).__name__}: a step waited {waited} times"
+        assert agreed == 1, f"{type(optimizer).__name__}: the ranks agreed {agreed} times"
 
 
 def memory():

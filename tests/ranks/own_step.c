@@ -243,6 +243,26 @@ static size_t gradient_bytes(zero_job *job)
 }
 
 /* Steps all groups, or all but the last one, whose sums stay. */
+/* Each rank sets a flag of its own. */
+static void backward_end(struct model *m)
+{
+	unsigned char flags[9] = {[8] = 1};
+
+	flags[rank] = 1;
+	ok(zero_backward_end(m->job, flags, sizeof(flags)));
+	for (int r = 0; r < 8; r++)
+		check(flags[r] == (r < world), "flag %d of %d ranks is %d", r, world, flags[r]);
+	check(flags[8] == 1, "flag 8");
+}
+
+static uint64_t agreements(const struct model *m)
+{
+	zero_traffic traffic;
+
+	ok(zero_traffic_now(m->job, &traffic));
+	return traffic.agreements;
+}
+
 static void train(struct model *m, const char *settings)
 {
 	size_t before = gradient_bytes(m->job);
@@ -251,6 +271,8 @@ static void train(struct model *m, const char *settings)
 		int groups = step == 1 ? GROUPS - 1 : GROUPS;
 
 		reduce_all(m, step);
+		if (step)
+			backward_end(m);
 		ok(zero_step_begin(m->job, m->groups, (size_t)groups));
 		for (int g = 0; g < groups; g++)
 			for (int p = 0; p < PARAMS; p++)
@@ -268,16 +290,21 @@ static void train(struct model *m, const char *settings)
 	check(!optimizer_bytes(m->job), "%zu of moments", optimizer_bytes(m->job));
 }
 
+static uint64_t step_agreements; /* of the last step of the library's own */
+
 /* A step of the library's own, after which all ranks have the same bits. Returns what tells
    them. */
-static uint64_t step_by_library(struct model *m)
+static uint64_t step_by_library(struct model *m, bool means)
 {
 	/* an eps by which the gradients' size matters in a first step */
-	const zero_adamw adamw = {.lr = 0.01F, .beta1 = 0.9F, .beta2 = 0.99F, .eps = 1};
-	uint64_t told = 0;
+	const zero_adamw adamw = {
+		.lr = 0.01F, .beta1 = 0.9F, .beta2 = 0.99F, .eps = 1, .gradients_are_means = means};
+	uint64_t told = 0, before;
 	double all[8];
 
+	before = agreements(m);
 	ok(zero_step(m->job, &adamw, NULL));
+	step_agreements = agreements(m) - before;
 	for (int g = 0; g < GROUPS; g++) {
 		ok(zero_gather(m->groups[g], ZERO_DTYPE_PARAM));
 		for (int p = 0; p < PARAMS; p++) {
@@ -303,8 +330,51 @@ static void own_steps(const char *settings)
 
 	train(m, settings);
 	reduce_all(m, 0);
-	step_by_library(m);
+	step_by_library(m, false);
 	end(m);
+}
+
+/* What the ranks have told at the end of the backward pass changes no bit. */
+static void told(const char *settings)
+{
+	uint64_t bits[2];
+
+	for (int tell = 0; tell < 2; tell++) {
+		struct model *m = begin(settings);
+
+		bits[tell] = 0;
+		for (int step = 0; step < STEPS; step++) {
+			reduce_all(m, step);
+			if (tell)
+				backward_end(m);
+			bits[tell] = mixed(bits[tell] + step_by_library(m, true));
+			check(!on_gpu() || world == 1 || step_agreements == (!tell || !step),
+			      "%s: step %d agrees %llu times", settings, step,
+			      (unsigned long long)step_agreements);
+		}
+		end(m);
+	}
+	check(bits[0] == bits[1], "%s: other values", settings);
+}
+
+/* A rank that cannot begin a step of which all is told ends the job of those that can. */
+static void begins_not(void)
+{
+	struct model *m = begin("stage=3 share=1");
+
+	reduce_all(m, 0);
+	backward_end(m);
+	if (rank == world - 1)
+		m->groups[1] = m->groups[0];
+	if (rank == world - 1 || !on_gpu()) {
+		fails(zero_step_begin(m->job, m->groups, GROUPS),
+		      on_gpu() ? ZERO_E_ORDER : ZERO_E_INVALID, "is twice in a step");
+	} else {
+		ok(zero_step_begin(m->job, m->groups, GROUPS));
+		fails(zero_agree(m->job, NULL), ZERO_E_ORDER, "is twice in a step");
+	}
+	ok(zero_close(m->job));
+	free(m);
 }
 
 /* ---- what is refused ------------------------------------------------------------------------- */
@@ -464,7 +534,7 @@ static void clipped(const char *settings)
 			for (size_t i = 0; i < count; i++)
 				sums[i] /= 2;
 		}
-	bits = step_by_library(m);
+	bits = step_by_library(m, false);
 	check(!stepped || bits == stepped, "%s: other values than at stage 0", settings);
 	stepped = bits;
 	end(m);
@@ -481,6 +551,7 @@ static void completes_save(void)
 	snprintf(latest, sizeof(latest), "%s/latest", dir);
 	ok(zero_save(m->job, dir, &(zero_save_options){.step = 7, .background = true}));
 	while (!all[0]) {
+		backward_end(m);
 		ok(zero_step_begin(m->job, m->groups, GROUPS));
 		ok(zero_step_end(m->job, NULL));
 		all_values(m->job, !access(latest, F_OK), all);
@@ -559,6 +630,8 @@ int main(void)
 		written(settings[i]);
 		clipped(settings[i]);
 		dropped(settings[i]);
+		if (settings[i][6] != '0')
+			told(settings[i]);
 	}
 	for (int ranks = 1; ranks < world; ranks++) {
 		char text[64];
@@ -575,8 +648,10 @@ int main(void)
 	completes_save();
 	reset("stage=3");
 	reset("stage=1");
-	if (world > 1)
+	if (world > 1) {
 		diverged(false);
+		begins_not();
+	}
 	/* the stand-in for a device has the host wait for a gather that does not end */
 	if (world > 1 && !on_gpu())
 		diverged(true);

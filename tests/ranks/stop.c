@@ -41,7 +41,10 @@ static bool stops(zero_job *job, zero_group *group, zero_param *param, float sum
 static bool stops_itself(zero_job *job, zero_group *group)
 {
 	bool stop = false;
+	static int turn;
 
+	if (turn++ % 2)
+		ok(zero_backward_end(job, NULL, 0));
 	ok(zero_step_begin(job, &group, 1));
 	ok(zero_step_end(job, &stop));
 	return stop;
