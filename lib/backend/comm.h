@@ -124,6 +124,9 @@ struct zero_comm_ops {
 	/* See shared_free in backend.h. From any thread. */
 	void (*shared_free)(struct zero_comm *comm, struct zero_shared *shared);
 
+	/* How gathers go, as far as the backend asks for it: a static string. NULL: as the host's
+	   do. */
+	const char *(*gathers)(const struct zero_comm *comm);
 	/*
 	 * Small collectives in host memory. NULL with one rank.
 	 *

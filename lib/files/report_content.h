@@ -81,6 +81,7 @@ struct zero_report_option {
 
 struct zero_report {
 	const char *id, *program, *host, *backend, *tier;
+	const char *gathers; /* how they went on GPUs; NULL: on CPUs */
 	const char *why; /* why the report is of one rank alone; NULL: it is of all, to the end */
 	int64_t started; /* seconds since 1970 */
 	double seconds;

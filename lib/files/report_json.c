@@ -222,8 +222,9 @@ static json_t *rank_of(const struct zero_report *report, const struct zero_repor
 		json_pack("{s:o, s:o, s:o}", "seconds", seconds(rank->longest), "at_seconds",
 			  real(rank->longest_at), "before", text_of(rank->longest_before));
 	json_t *traffic = json_pack(
-		"{s:o, s:o, s:o}", "bytes_sent", number(rank->traffic.bytes_sent), "collectives",
-		number(rank->traffic.collectives), "bytes_read", number(rank->traffic.bytes_read));
+		"{s:o, s:o, s:o, s:o}", "bytes_sent", number(rank->traffic.bytes_sent),
+		"collectives", number(rank->traffic.collectives), "agreements",
+		number(rank->traffic.agreements), "bytes_read", number(rank->traffic.bytes_read));
 	json_t *saves = json_pack("{s:o, s:o, s:o, s:o}", "saved", number(rank->saves.count),
 				  "failed", number(rank->saves.failed), "bytes",
 				  number(rank->saves.bytes), "seconds", real(rank->saves.seconds));
@@ -366,12 +367,12 @@ static json_t *job_of(const struct zero_report *report)
 
 	if (gmtime_r(&time, &parts))
 		strftime(started, sizeof(started), "%Y-%m-%dT%H:%M:%SZ", &parts);
-	return json_pack("{s:o, s:o, s:o, s:s, s:o, s:i, s:i, s:s, s:i, s:o}", "id",
+	return json_pack("{s:o, s:o, s:o, s:s, s:o, s:i, s:i, s:s, s:o, s:i, s:o}", "id",
 			 text_of(report->id), "program", text_of(report->program), "host",
 			 text_of(report->host), "started", started, "seconds",
 			 real(report->seconds), "world", report->world, "stage", report->stage,
-			 "backend", report->backend, "restarts", report->restarts, "steps",
-			 number(report->steps));
+			 "backend", report->backend, "gathers", text_or_null(report->gathers),
+			 "restarts", report->restarts, "steps", number(report->steps));
 }
 
 zero_status zero_report_json(const struct zero_report *report, char **text)

@@ -214,6 +214,7 @@ static struct zero_report describe(zero_job *job, const struct zero_report_rank 
 		.host = job->place.node,
 		.backend = job->ops->name,
 		.tier = job->flatten_tier,
+		.gathers = job->comm->ops->gathers ? job->comm->ops->gathers(job->comm) : NULL,
 		.why = why,
 		.started = report->started,
 		.seconds = (double)(now - report->record->opened) * 1e-9,

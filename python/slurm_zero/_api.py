@@ -199,6 +199,13 @@ def check(module: nn.Module | list[nn.Module], *, mesh: DeviceMesh | None = None
                     f"parameter {name} has the placements {p.placements}; Shard and Replicate are "
                     "supported"
                 )
+            if isinstance(p, DTensor) and p.device_mesh.ndim > 1 and (
+                p.device_mesh.mesh_dim_names is None
+            ):
+                raise NotImplementedError(
+                    f"parameter {name} is a DTensor of a mesh of {p.device_mesh.ndim} dimensions "
+                    "without names: give it mesh_dim_names"
+                )
             if not p.dim():
                 raise ValueError(
                     "fully_shard doesn't support scalar parameters. Change "
@@ -214,9 +221,10 @@ def check(module: nn.Module | list[nn.Module], *, mesh: DeviceMesh | None = None
                     f"parameter {name} is {p.dtype}; float32, float16 and bfloat16 can be trained, "
                     f"and what needs no gradient may also be {', '.join(map(str, STORED))}"
                 )
-            if hasattr(p, "fsdp_pre_all_gather") or hasattr(p.data, "fsdp_pre_all_gather"):
+            inner = p._local_tensor if isinstance(p, DTensor) else p.data
+            if hasattr(p, "fsdp_pre_all_gather") or hasattr(inner, "fsdp_pre_all_gather"):
                 raise NotImplementedError(
-                    f"parameter {name} is a {type(p.data).__name__}, whose fsdp_pre_all_gather "
+                    f"parameter {name} is a {type(inner).__name__}, whose fsdp_pre_all_gather "
                     "gathers in a form of its own: what is gathered is float32, float16 or bfloat16"
                 )
             if p.device.type not in ("cpu", "meta", _device.GPU):

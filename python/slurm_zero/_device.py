@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import os
+import warnings
 
 import torch
 from torch import nn
@@ -65,6 +66,11 @@ def choose() -> None:
         raise _zero.Error(
             f"the job is on GPUs, but PyTorch {torch.__version__}, {built}, finds none: install "
             "one that suits the driver, or set --zero-backend=host"
+        )
+    if index < 0 and has_gpus() and _zero.setting("backend") == "auto":
+        warnings.warn(
+            "PyTorch has GPUs, but slurm-zero's CUDA backend is not there or finds none: the job "
+            "is on CPUs", stacklevel=4
         )
     if index >= 0:
         device = torch.device(GPU, index)

@@ -36,6 +36,22 @@ slurm_zero.init()' >"$scratch/out" 2>&1 && fail "a job on GPUs, where PyTorch ha
 grep -q "the job is on GPUs, but PyTorch .* finds none: install one" "$scratch/out" ||
 	fail "a job on GPUs, where PyTorch has none: $(<"$scratch/out")"
 
+# Parameters on a GPU, where the library was built for CPUs: its module for GPUs is not there.
+mkdir "$scratch/host"
+cp "$top_builddir"/lib/.libs/libzero.so* "$top_builddir"/lib/.libs/zero_*.so "$scratch/host"
+rm "$scratch/host/zero_cuda.so"
+of_host() {
+	LD_PRELOAD=$(echo "$scratch"/host/libzero.so.?) timeout 100 "$TORCH_PYTHON" -c \
+		$'import standin, torch, slurm_zero\n'"$1" >"$scratch/out" 2>&1
+}
+of_host 'slurm_zero.fully_shard(torch.nn.Linear(2, 2, device="standin"))' &&
+	fail "parameters on a GPU, in a build for CPUs"
+grep -q "Error: .*backend is cuda (from zero_open): .*zero_cuda" "$scratch/out" ||
+	fail "parameters on a GPU, in a build for CPUs: $(<"$scratch/out")"
+of_host 'slurm_zero.fully_shard(torch.nn.Linear(2, 2))(torch.ones(2))' &&
+	grep -q "PyTorch has GPUs, but .*: the job is on CPUs" "$scratch/out" ||
+	fail "a job that is on CPUs with a build for CPUs: $(<"$scratch/out")"
+
 # What tests/gpu/run trains on a GPU, here and on CPUs.
 beside=$top_srcdir/tests/gpu/fsdp2.py
 for device in standin cpu; do

@@ -6,7 +6,7 @@ from harness import Model, batches, expect, loss_of, rank, shard, world
 
 import torch
 from torch import nn
-from torch.distributed.tensor import Replicate, Shard
+from torch.distributed.tensor import DTensor, Replicate, Shard
 
 import slurm_zero as zero
 
@@ -51,6 +51,17 @@ class Quantized(torch.Tensor):
 
 late = nn.Linear(2, 2)
 late.weight = nn.Parameter(torch.ones(2, 2).as_subclass(Quantized))
+expect(NotImplementedError, "weight is a Quantized, whose fsdp_pre_all_gather",
+       lambda: zero.fully_shard(late))
+parts = torch.distributed.device_mesh.init_device_mesh("cpu", (world, 1))
+whole = DTensor.from_local(torch.ones(2, 2), parts, [Replicate()] * 2)
+late.weight = nn.Parameter(whole)
+expect(NotImplementedError, "weight is a DTensor of a mesh of 2 dimensions without names",
+       lambda: zero.fully_shard(late))
+parts = torch.distributed.device_mesh.init_device_mesh("cpu", (world,))
+whole = DTensor.from_local(torch.ones(2, 2), parts, [Replicate()])
+late.weight = nn.Parameter(whole)
+late.weight._local_tensor = torch.ones(2, 2).as_subclass(Quantized)
 expect(NotImplementedError, "weight is a Quantized, whose fsdp_pre_all_gather",
        lambda: zero.fully_shard(late))
 expect(ValueError, "mp_policy has torch.float64", lambda: zero.fully_shard(

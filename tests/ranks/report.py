@@ -60,6 +60,9 @@ job = report["job"]
 check(job["world"] == first["world"] == len(known), job)
 check(job["steps"] == first["steps"] and job["stage"] == first["stage"], job)
 check(0 < job["seconds"] < 600, job)
+ways = {"copies on the device"} if job["world"] == 1 else {
+    "copy engines, symmetric windows", "kernels, symmetric windows"}
+check(job["gathers"] in ways if job["backend"] == "cuda" else job["gathers"] is None, job)
 
 options = {option["name"]: option for option in report["options"]}
 check(options["stage"]["origin"] == "zero_open" and options["stage"]["default"] == "3",

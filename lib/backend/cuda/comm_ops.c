@@ -280,6 +280,20 @@ static void cuda_free(struct zero_comm *comm, void *data, const struct zero_devi
 	zero_device_leave(cuda->device);
 }
 
+/* NCCL does not say which of its ways it took; without windows it has no copy engines. */
+static const char *cuda_gathers(const struct zero_comm *comm)
+{
+	const struct zero_cuda_comm *cuda = (const struct zero_cuda_comm *)(const void *)comm;
+
+	if (cuda->comm.place.world == 1)
+		return "copies on the device";
+	if (!cuda->symmetric)
+		return "kernels, registered buffers";
+	return cuda->copy_engines && zero_nccl.version >= ZERO_NCCL_CTA_SINCE
+		       ? "copy engines, symmetric windows"
+		       : "kernels, symmetric windows";
+}
+
 /* ---- tables ---------------------------------------------------------------------------------- */
 
 const struct zero_comm_ops zero_cuda_comm_ops = {
@@ -287,6 +301,7 @@ const struct zero_comm_ops zero_cuda_comm_ops = {
 	.begin = cuda_begin,
 	.run = cuda_run,
 	.fail_all = cuda_fail_all,
+	.gathers = cuda_gathers,
 	.abandon = cuda_abandon,
 	.free = cuda_free,
 	.begin_max = zero_net_comm_begin_max,
@@ -302,6 +317,7 @@ const struct zero_comm_ops zero_cuda_comm_ops = {
 /* One rank has no control plane. */
 const struct zero_comm_ops zero_cuda_single_rank_ops = {
 	.close = zero_cuda_team_close,
+	.gathers = cuda_gathers,
 	.begin = cuda_begin,
 	.run = cuda_run,
 	.free = cuda_free,

@@ -155,6 +155,8 @@ struct zero_cuda_comm {
 	struct zero_nccl_comm *not_member; /* result of a split that excludes this rank */
 };
 
+enum { ZERO_NCCL_CTA_SINCE = 22800 }; /* the version that has copy engines */
+
 static inline struct zero_cuda_comm *zero_cuda_of(struct zero_comm *comm)
 {
 	return (struct zero_cuda_comm *)comm;

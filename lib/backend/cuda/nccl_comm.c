@@ -22,7 +22,7 @@ static ncclConfig_t config_of(bool blocking, bool copy_engines)
 #if NCCL_VERSION_CODE >= NCCL_VERSION(2, 28, 0)
 	if (copy_engines && zero_nccl.version >= 22900)
 		config.CTAPolicy = ZERO_CTA_POLICY_ZERO | ZERO_CTA_POLICY_EFFICIENCY;
-	else if (copy_engines && zero_nccl.version >= 22800)
+	else if (copy_engines && zero_nccl.version >= ZERO_NCCL_CTA_SINCE)
 		config.CTAPolicy = ZERO_CTA_POLICY_ZERO;
 #else
 	(void)copy_engines;
