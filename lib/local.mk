@@ -47,6 +47,7 @@ noinst_HEADERS += \
 	lib/model/plan.h \
 	lib/model/segments.h \
 	lib/model/sizing.h \
+	lib/model/slices.h \
 	lib/net/address.h \
 	lib/net/dial.h \
 	lib/net/link.h \
@@ -132,6 +133,7 @@ lib_libzerocore_la_SOURCES = \
 	lib/model/plan.c \
 	lib/model/segments.c \
 	lib/model/sizing.c \
+	lib/model/slices.c \
 	lib/model/states.c \
 	lib/model/storage.c \
 	$(net_sources) \

@@ -1010,6 +1010,60 @@ const zero_tensor *zero_file_tensor(const zero_file *file, size_t i);
 /* Returns the tensor of that name, or NULL. */
 const zero_tensor *zero_file_find(const zero_file *file, const char *name);
 
+/* ---- slices: a parameter that is whole on no rank -------------------------------------------- */
+
+/*
+ * A group of one parameter that is too large to be gathered may be used slice by slice. A slice is
+ * the same part of what each rank stores: N runs of whole rows, N the ranks that store a copy
+ * between them, of a matrix or of a stack of them. It is a group to zero_prefetch, zero_gather,
+ * zero_release and zero_reduce, which never waits for the others of its parameter; their bytes are
+ * those of the whole in all. Values are loaded, stepped, saved, restored and exported as those of
+ * any group.
+ *
+ * A program walks over the slices in the same order on all ranks, backward in any order, and
+ * computes with the runs of each:
+ *
+ *	for (size_t i = 0; i < zero_group_slice_count(group); i++) {
+ *		zero_group *slice = zero_group_slice(group, i);
+ *
+ *		zero_gather(slice, ZERO_DTYPE_DEFAULT);
+ *		count = zero_slice_runs(slice, runs);
+ *		weights = zero_slice_data(slice);
+ *		...
+ *		zero_release(slice);
+ *	}
+ *
+ * Where slices save nothing the group is its own only slice, with one run of all elements: below
+ * stage 3, where it is read in place, on one node of CPUs; and where none were asked for.
+ */
+
+/* Elements [first, first + count) of a parameter, from element `at` of a slice. */
+typedef struct zero_run {
+	size_t first, count, at;
+} zero_run;
+
+/*
+ * Asks for slices of at most so many bytes as they are stored, but of one row of each rank at
+ * least; 0: none. The same on all ranks, before zero_layout, which fails with ZERO_E_INVALID if
+ * the group has not one parameter. A rank's shard is then padded to whole rows.
+ */
+zero_status zero_group_set_slices(zero_group *group, size_t bytes);
+/* After zero_layout, how many slices the group has; 1 if it is not sliced. */
+size_t zero_group_slice_count(const zero_group *group);
+/* Returns a slice, which lives as long as the group; NULL if there is no such one. */
+zero_group *zero_group_slice(zero_group *group, size_t index);
+/* Fills runs[], ascending, with what a slice has of the parameter: at most as many as its team has
+   ranks. Returns how many there are. */
+size_t zero_slice_runs(const zero_group *slice, zero_run *runs);
+/* Returns the values of a gathered slice, as zero_data does of a parameter. */
+void *zero_slice_data(const zero_group *slice);
+/* Returns where a slice is when it is gathered as that type, see zero_gathered_address. */
+void *zero_slice_address(zero_group *slice, zero_dtype as);
+/* Returns the slice's own gradient on this rank, see zero_gradient_undefined: the program writes
+   all runs, and zero_reduce adds them to the sums of the parameter, once or more in a step. A
+   sliced parameter has no whole gradient: zero_gradient and zero_reduce of its group fail. */
+void *zero_slice_gradient(zero_group *slice, zero_dtype dtype);
+
 /* ---- gradients of 16 bits, loss scales, steps of some groups --------------------------------- */
 
 /*

@@ -23,7 +23,7 @@ static zero_status check_restore(zero_job *job)
 	if (!job->laid_out)
 		return zero_fail(ZERO_E_STATE, "zero_restore must be called after zero_layout");
 	for (size_t g = 0; !status && g < job->model->group_count; g++) {
-		if (job->model->groups[g]->gather)
+		if (zero_group_is_gathered(job->model->groups[g]))
 			return zero_fail(ZERO_E_STATE,
 					 "group '%s' is gathered; release it before zero_restore",
 					 job->model->groups[g]->name);

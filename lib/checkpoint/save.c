@@ -119,7 +119,7 @@ static zero_status check_save(zero_job *job, const char *dir, const zero_save_op
 			"more",
 			options->keep_last);
 	for (size_t g = 0; g < job->model->group_count; g++)
-		if (job->model->groups[g]->gather)
+		if (zero_group_is_gathered(job->model->groups[g]))
 			return zero_fail(ZERO_E_STATE,
 					 "group '%s' is gathered; release it before zero_save",
 					 job->model->groups[g]->name);

@@ -49,7 +49,7 @@ static zero_status check_job(zero_job *job)
 	if (!job->laid_out)
 		return zero_fail(ZERO_E_STATE, "zero_load_model must be called after zero_layout");
 	for (size_t g = 0; !status && g < job->model->group_count; g++) {
-		if (job->model->groups[g]->gather)
+		if (zero_group_is_gathered(job->model->groups[g]))
 			return zero_fail(
 				ZERO_E_STATE,
 				"group '%s' is gathered; release it before zero_load_model",

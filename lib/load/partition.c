@@ -29,7 +29,7 @@ static zero_status check_load(const zero_param *param, const zero_source *source
 		return zero_fail(ZERO_E_INVALID,
 				 "parameter '%s' is an alias of '%s': load its target", param->name,
 				 param->alias_of->name);
-	if (param->group->gather)
+	if (zero_group_is_gathered(param->group))
 		return zero_fail(ZERO_E_STATE,
 				 "parameter '%s' is loaded while group '%s' is gathered",
 				 param->name, param->group->name);

@@ -7,7 +7,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-#include "model.h"
+#include "slices.h"
 
 zero_status zero_grid_measure(const zero_job *job, size_t size, struct zero_sizing *sizing)
 {
@@ -28,7 +28,8 @@ zero_status zero_grid_measure(const zero_job *job, size_t size, struct zero_sizi
 		if (group->team == &job->all)
 			zero_sizing_set_team(sizing, size);
 		if (!status && zero_is_member(group))
-			zero_sizing_group(sizing, layout.segments, layout.segment_count);
+			zero_sizing_group(sizing, layout.segments, layout.segment_count,
+					  zero_slice_elements(sizing, group, &layout));
 		zero_group_layout_free(&layout);
 	}
 	sizing->world = (size_t)job->place.world;

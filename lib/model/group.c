@@ -314,12 +314,14 @@ zero_status zero_require_state(const zero_job *job, unsigned allowed, const char
 
 zero_status zero_require_group_state(const zero_group *group, unsigned allowed, const char *what)
 {
-	if (group->state & allowed)
+	enum zero_values_state state = group->parent ? group->parent->state : group->state;
+
+	if (state & allowed)
 		return ZERO_OK;
 	return zero_fail(ZERO_E_STATE, "group '%s' is %s while the program %s first", group->name,
 			 what,
-			 group->state == ZERO_STEPPING ? "steps it: call zero_step_end"
-						       : "writes to it: call zero_write_end");
+			 state == ZERO_STEPPING ? "steps it: call zero_step_end"
+						: "writes to it: call zero_write_end");
 }
 
 unsigned zero_group_wait_count(zero_group *group)

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* zero_layout: fixes the layout of new groups, agrees on it, and allocates what is stored. */
 #include "model.h"
+#include "slices.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -60,6 +61,7 @@ zero_status zero_group_layout_find(const zero_group *group, struct zero_group_la
 	enum zero_layout_mode mode =
 		(enum zero_layout_mode)job->settings.value[ZERO_OPT_ALLGATHER].number;
 	size_t bucket = job->settings.value[ZERO_OPT_BUCKET].number;
+	zero_status status;
 
 	*layout = (struct zero_group_layout){
 		.items = calloc(group->param_count + 1, sizeof(*layout->items)),
@@ -77,9 +79,10 @@ zero_status zero_group_layout_find(const zero_group *group, struct zero_group_la
 						  .count = param->count};
 		layout->params[layout->item_count++] = param;
 	}
-	return zero_layout_group(layout->items, layout->item_count,
-				 (size_t)group->team->place.world, mode, bucket, &layout->segments,
-				 &layout->segment_count, &layout->flat_count);
+	status = zero_layout_group(layout->items, layout->item_count,
+				   (size_t)group->team->place.world, mode, bucket,
+				   &layout->segments, &layout->segment_count, &layout->flat_count);
+	return status ? status : zero_slices_align(group, layout);
 }
 
 void zero_group_layout_free(struct zero_group_layout *layout)
@@ -109,7 +112,8 @@ static void add_sizing(struct zero_sizing *sizing, const zero_group *group,
 	set_sizing_ranks(sizing, group->team, group->replica_team ? group->job->grid : NULL);
 	sizing->gradient_size = zero_dtype_size(group->gradient_dtype);
 	if (zero_is_member(group))
-		zero_sizing_group(sizing, layout->segments, layout->segment_count);
+		zero_sizing_group(sizing, layout->segments, layout->segment_count,
+				  zero_slice_elements(sizing, group, layout));
 }
 
 static zero_status lay_out_group(zero_job *job, zero_group *group)
@@ -131,6 +135,8 @@ static zero_status lay_out_group(zero_job *job, zero_group *group)
 		status = lay_out_flat(&group->flats[f], f, &layout, group);
 	if (!status)
 		status = zero_storage_alloc(group);
+	if (!status)
+		status = zero_slices_make(group);
 	for (size_t i = 0; !status && i < group->param_count; i++) {
 		zero_param *param = group->params[i], *target = param->alias_of;
 
@@ -156,6 +162,7 @@ static uint64_t model_hash(const zero_job *job)
 
 		hash = zero_hash(group->name, strlen(group->name) + 1, hash);
 		hash = zero_hash(&group->gradient_dtype, sizeof(group->gradient_dtype), hash);
+		hash = zero_hash(&group->slice_bytes, sizeof(group->slice_bytes), hash);
 		if (group->team->ranks)
 			hash = zero_hash(group->team->ranks,
 					 (size_t)group->team->place.world * sizeof(int), hash);

@@ -130,7 +130,15 @@ struct zero_group {
 	bool steps_replicated; /* each rank steps all of every segment, as at stage 0 */
 	bool in_place; /* a gather in the storage type needs no copy: the node has all of it */
 	zero_dtype gradient_dtype;
-	size_t index; /* in the order of zero_group_new */
+	size_t index; /* in the order of zero_group_new; of a slice, its parent's */
+	/* Of a group that is to have slices, and has them where it is not read in place. */
+	size_t slice_bytes; /* of each, gathered; 0: it is to have none */
+	zero_group *slices; /* [slice_count], owned, from the layout on */
+	size_t slice_count;
+	/* Of a slice: the group that it is a part of, and which element of what each rank stores of
+	   that it begins with. */
+	zero_group *parent;
+	size_t slice_first;
 
 	/* How often the group was stepped, and what a step needs of that; in memory of the backend,
 	   or in host memory if the states are staged. From the layout on. */
@@ -147,6 +155,7 @@ struct zero_group {
 	_Atomic bool ready;             /* a gather waited for it; read without the lock */
 	zero_dtype gathered_as;         /* valid while `gather` is set */
 	bool checked;      /* its parameters' checksums are those of the gathered values */
+	uint64_t checksum; /* likewise of a slice */
 	size_t live_bytes; /* bytes of its gather buffers */
 	bool reduced;      /* since the last step, on all ranks alike */
 	bool team_reduced; /* in a grid: since then, over shard_team alone */
@@ -251,6 +260,19 @@ static inline zero_param *zero_param_target(zero_param *param)
 }
 /* Whether a step changes a parameter of the group, on all ranks alike. */
 bool zero_group_is_stepped(const zero_group *group);
+
+/* ---- slices.c -------------------------------------------------------------------------------- */
+
+/* What a slice is a part of, or the group itself. */
+static inline zero_group *zero_group_whole(zero_group *group)
+{
+	return group->parent ? group->parent : group;
+}
+/* The group or slice after this one, each slice after the others of its parent; the first after
+   NULL. NULL: there are no more. */
+zero_group *zero_group_after(const struct zero_model *model, const zero_group *group);
+/* Whether the group or one of its slices is gathered. */
+bool zero_group_is_gathered(const zero_group *group);
 
 /* ---- storage.c ------------------------------------------------------------------------------- */
 

@@ -17,7 +17,7 @@ static size_t at_least_1(size_t count)
 }
 
 /* The ranks that store a copy between them, and those of them that share memory. */
-static size_t team_of(const struct zero_sizing *sizing)
+size_t zero_sizing_ranks(const struct zero_sizing *sizing)
 {
 	return sizing->team ? sizing->team : sizing->world;
 }
@@ -25,6 +25,11 @@ static size_t team_of(const struct zero_sizing *sizing)
 static size_t sharing(const struct zero_sizing *sizing)
 {
 	return at_least_1(sizing->team ? sizing->team_share : sizing->share);
+}
+
+bool zero_sizing_in_place(const struct zero_sizing *sizing)
+{
+	return zero_sizing_ranks(sizing) <= sharing(sizing);
 }
 
 /* ---- grids ----------------------------------------------------------------------------------- */
@@ -84,7 +89,7 @@ static bool steps_replicated(const struct zero_sizing *sizing)
 
 bool zero_sizing_replicated(const struct zero_sizing *sizing)
 {
-	return steps_replicated(sizing) || team_of(sizing) == 1 ||
+	return steps_replicated(sizing) || zero_sizing_ranks(sizing) == 1 ||
 	       (sizing->stage < 3 && sharing(sizing) < sizing->world);
 }
 
@@ -94,7 +99,7 @@ static void add_segment(const struct zero_sizing *sizing, const struct zero_layo
 	size_t shard = segment->count / sizing->world;
 	size_t stored = zero_sizing_replicated(sizing)
 				? segment->count
-				: segment->count / team_of(sizing) * sharing(sizing);
+				: segment->count / zero_sizing_ranks(sizing) * sharing(sizing);
 
 	flat->all += pages(segment->count * zero_dtype_size(segment->dtype));
 	flat->stored += pages(stored * zero_dtype_size(segment->dtype));
@@ -132,8 +137,21 @@ static void add_states(struct zero_sizing *sizing, const struct flat_bytes *flat
 	sizing->optimizer = zero_add_saturated(sizing->optimizer, master);
 }
 
+/* Two slices of a group may be there at a time, but its whole and its whole gradient never are. */
+static void add_slices(struct zero_sizing *sizing, const struct zero_layout_segment *segment,
+		       size_t slice, size_t gradient_size)
+{
+	uint64_t gathered = pages(slice * zero_dtype_size(segment->dtype));
+	uint64_t gradient = segment->trainable ? pages(slice * gradient_size) : 0;
+
+	for (size_t i = 0; i < 2 && i * slice < segment->count; i++) {
+		keep_largest(sizing->gathered, 3, zero_sizing_part(sizing, gathered));
+		keep_largest(sizing->gradients, 2, gradient);
+	}
+}
+
 void zero_sizing_group(struct zero_sizing *sizing, const struct zero_layout_segment *segments,
-		       size_t segment_count)
+		       size_t segment_count, size_t slice)
 {
 	uint64_t gathered = 0, gradients = 0;
 	size_t size = sizing->gradient_size ? sizing->gradient_size : sizeof(float);
@@ -161,10 +179,15 @@ void zero_sizing_group(struct zero_sizing *sizing, const struct zero_layout_segm
 		sizing->all_flats = zero_add_saturated(sizing->all_flats, flat.all);
 		gathered = zero_add_saturated(gathered, zero_sizing_part(sizing, flat.all));
 		/* f32 gradients of replicated segments are summed in place */
-		if (!(steps_replicated(sizing) || team_of(sizing) == 1) || size != sizeof(float))
+		if (!(steps_replicated(sizing) || zero_sizing_ranks(sizing) == 1) ||
+		    size != sizeof(float))
 			gradients = zero_add_saturated(gradients, pages(flat.gradient * size));
 	}
 	sizing->groups++;
+	if (slice) {
+		add_slices(sizing, segments, slice, size);
+		return;
+	}
 	keep_largest(sizing->gathered, 3, gathered);
 	keep_largest(sizing->gradients, 2, gradients);
 }
@@ -192,8 +215,6 @@ static uint64_t staging_bytes(const struct zero_sizing *sizing)
 
 void zero_sizing_bytes(const struct zero_sizing *sizing, uint64_t bytes[ZERO_MEM_KINDS])
 {
-	size_t apart = team_of(sizing) - sharing(sizing);
-
 	for (int kind = 0; kind < ZERO_MEM_KINDS; kind++)
 		bytes[kind] = 0;
 	bytes[ZERO_MEM_SHARDS] = sizing->shards;
@@ -205,7 +226,8 @@ void zero_sizing_bytes(const struct zero_sizing *sizing, uint64_t bytes[ZERO_MEM
 		bytes[ZERO_MEM_GRADIENTS], sizing->team ? sizing->team_sums : sizing->sums);
 	/* replicated parameters are read where they are stored, and so are those of a single node
 	   */
-	for (int i = 0; sizing->stage == 3 && apart && i < 2 + sizing->one_stays; i++)
+	for (int i = 0;
+	     sizing->stage == 3 && !zero_sizing_in_place(sizing) && i < 2 + sizing->one_stays; i++)
 		bytes[ZERO_MEM_GATHERED] =
 			zero_add_saturated(bytes[ZERO_MEM_GATHERED], sizing->gathered[i]);
 	bytes[ZERO_MEM_STAGING] = staging_bytes(sizing);

@@ -60,9 +60,13 @@ bool zero_sizing_replicated(const struct zero_sizing *sizing);
 /* One rank's part of a buffer of `bytes` that the ranks sharing memory have in common. */
 uint64_t zero_sizing_part(const struct zero_sizing *sizing, uint64_t bytes);
 
-/* Adds a group from its layout. Sums that overflow stay at UINT64_MAX. */
+/* How many ranks store a copy between them; whether the node of each has all of it. */
+size_t zero_sizing_ranks(const struct zero_sizing *sizing);
+bool zero_sizing_in_place(const struct zero_sizing *sizing);
+/* Adds a group from its layout. Sums that overflow stay at UINT64_MAX. `slice`: elements of a slice
+   of the group; 0: it has none. */
 void zero_sizing_group(struct zero_sizing *sizing, const struct zero_layout_segment *segments,
-		       size_t segment_count);
+		       size_t segment_count, size_t slice);
 
 /*
  * Bytes by kind at the moment when a training step needs most. It is assumed that

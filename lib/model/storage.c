@@ -4,7 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "model.h"
+#include "slices.h"
 
 /* All of the segment, or of the neighbouring `shards` the ones with this rank's own; nothing on a
    rank that is not in the team. */
@@ -104,31 +104,39 @@ zero_status zero_storage_alloc(zero_group *group)
 	return status;
 }
 
-void zero_storage_free(zero_group *group)
+static void free_flat(zero_job *job, struct zero_flat *flat)
 {
-	zero_job *job = group->job;
+	if (flat->shared_stored.data)
+		job->ops->shared_free(job->backend, &flat->shared_stored);
+	else
+		job->ops->free(job->backend, flat->stored);
+	job->ops->shared_free(job->backend, &flat->gathered);
+	for (size_t i = 0; i < ZERO_GATHER_BUFFERS; i++)
+		if (flat->buffers[i].address)
+			job->ops->unreserve(job->backend, flat->buffers[i].address,
+					    flat->buffers[i].bytes);
+	job->ops->free(job->backend, flat->gradient);
+	job->ops->free(job->backend, flat->reduced);
+	job->ops->free(job->backend, flat->team_sums);
+	free(flat->segments);
+}
 
-	zero_states_free(group, true);
-	for (size_t f = 0; f < group->flat_count; f++) {
-		struct zero_flat *flat = &group->flats[f];
-
-		if (flat->shared_stored.data)
-			job->ops->shared_free(job->backend, &flat->shared_stored);
-		else
-			job->ops->free(job->backend, flat->stored);
-		job->ops->shared_free(job->backend, &flat->gathered);
-		for (size_t i = 0; i < ZERO_GATHER_BUFFERS; i++)
-			if (flat->buffers[i].address)
-				job->ops->unreserve(job->backend, flat->buffers[i].address,
-						    flat->buffers[i].bytes);
-		job->ops->free(job->backend, flat->gradient);
-		job->ops->free(job->backend, flat->reduced);
-		job->ops->free(job->backend, flat->team_sums);
-		free(flat->segments);
-	}
+static void free_flats(zero_group *group)
+{
+	for (size_t f = 0; f < group->flat_count; f++)
+		free_flat(group->job, &group->flats[f]);
 	free(group->flats);
 	group->flats = NULL;
 	group->flat_count = 0;
+}
+
+void zero_storage_free(zero_group *group)
+{
+	zero_states_free(group, true);
+	for (size_t s = 0; s < group->slice_count; s++)
+		free_flats(&group->slices[s]);
+	zero_slices_free(group);
+	free_flats(group);
 	for (size_t i = 0; i < group->param_count; i++)
 		group->params[i]->flat = NULL;
 }

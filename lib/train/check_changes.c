@@ -52,12 +52,9 @@ static zero_status add_piece(void *context, const void *data, size_t at, size_t 
 }
 
 /* Errors of the device come with the next submission. */
-static uint64_t gathered_sum(const zero_param *param)
+static uint64_t sum_of(zero_job *job, const void *data, size_t bytes)
 {
-	zero_job *job = param->group->job;
-	size_t bytes = param->count * zero_dtype_size(zero_gathered_dtype_locked(param));
 	struct sum sum = {{1, 2, 3, 4}};
-	const void *data = zero_data(param);
 	uint64_t all = bytes;
 
 	if (!data)
@@ -71,6 +68,21 @@ static uint64_t gathered_sum(const zero_param *param)
 	return all;
 }
 
+static uint64_t gathered_sum(const zero_param *param)
+{
+	size_t bytes = param->count * zero_dtype_size(zero_gathered_dtype_locked(param));
+
+	return sum_of(param->group->job, zero_data(param), bytes);
+}
+
+static uint64_t slice_sum(const zero_group *slice)
+{
+	const struct zero_segment *segment = &slice->flats[0].segments[0];
+	zero_dtype dtype = zero_gather_buffer_dtype(segment, slice->gathered_as);
+
+	return sum_of(slice->job, zero_slice_data(slice), segment->count * zero_dtype_size(dtype));
+}
+
 void zero_check_record(zero_group *group)
 {
 	pthread_mutex_lock(&group->job->lock);
@@ -78,6 +90,8 @@ void zero_check_record(zero_group *group)
 	for (size_t p = 0; !group->checked && p < group->param_count; p++)
 		if (!group->params[p]->alias_of)
 			group->params[p]->checksum = gathered_sum(group->params[p]);
+	if (!group->checked && group->parent)
+		group->checksum = slice_sum(group);
 	group->checked = true;
 	pthread_mutex_unlock(&group->job->lock);
 }
@@ -98,16 +112,24 @@ static zero_status changed_error(const zero_param *param)
 			 param->name, param->group->name);
 }
 
+/* Only the first change is reported: the others may follow from it. */
+static zero_status found_changed(const zero_param *param)
+{
+	const zero_param *none = NULL;
+
+	atomic_compare_exchange_strong(&param->group->job->trainer->changed, &none, param);
+	return changed_error(param);
+}
+
 zero_status zero_check_compare(zero_group *group)
 {
+	if (group->checked && group->parent && slice_sum(group) != group->checksum)
+		return found_changed(group->parent->params[0]);
 	for (size_t p = 0; group->checked && p < group->param_count; p++) {
-		const zero_param *param = group->params[p], *none = NULL;
+		const zero_param *param = group->params[p];
 
-		if (param->alias_of || gathered_sum(param) == param->checksum)
-			continue;
-		/* Only the first change is reported: the others may follow from it. */
-		atomic_compare_exchange_strong(&group->job->trainer->changed, &none, param);
-		return changed_error(param);
+		if (!param->alias_of && gathered_sum(param) != param->checksum)
+			return found_changed(param);
 	}
 	return ZERO_OK;
 }

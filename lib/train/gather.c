@@ -32,6 +32,19 @@ static struct zero_op cast_op(struct zero_flat *flat, const struct zero_segment 
 	};
 }
 
+/* What this rank gives of a segment; of a slice, which lies in its parent's memory. */
+static const char *own_part(const struct zero_flat *flat, const struct zero_segment *segment)
+{
+	const zero_group *slice = flat->group;
+
+	if (slice->parent) {
+		flat = &slice->parent->flats[0];
+		segment = &flat->segments[0];
+	}
+	return flat->stored + segment->stored_at +
+	       slice->slice_first * zero_dtype_size(segment->dtype);
+}
+
 static struct zero_op gather_op(struct zero_flat *flat, const struct zero_segment *segment,
 				zero_dtype as)
 {
@@ -39,7 +52,7 @@ static struct zero_op gather_op(struct zero_flat *flat, const struct zero_segmen
 		.kind = ZERO_OP_ALL_GATHER,
 		.from = segment->dtype,
 		.to = zero_gather_buffer_dtype(segment, as),
-		.send = flat->stored + segment->stored_at,
+		.send = own_part(flat, segment),
 		.shared = &flat->gathered,
 		.at = segment->gathered_at,
 		.count = segment->shard * zero_replicas(flat->group),
@@ -216,9 +229,9 @@ static size_t live_bytes(const zero_job *job, const zero_team *team)
 {
 	size_t live = 0;
 
-	for (size_t g = 0; g < job->model->group_count; g++)
-		if (job->model->groups[g]->team == team || job->model->groups[g]->team == &job->all)
-			live += job->model->groups[g]->live_bytes;
+	for (zero_group *group = NULL; (group = zero_group_after(job->model, group));)
+		if (group->team == team || group->team == &job->all)
+			live += group->live_bytes;
 	return live;
 }
 
@@ -262,7 +275,7 @@ static zero_status prepare_all(zero_job *job, zero_group **groups, size_t count,
 	zero_status status = ZERO_OK;
 
 	for (size_t g = 0; !status && g < count; g++) {
-		status = zero_work_wait(job, &groups[g]->post_step_gather);
+		status = zero_work_wait(job, &zero_group_whole(groups[g])->post_step_gather);
 		if (status)
 			zero_mark_inconsistent(job, status);
 		else
@@ -288,7 +301,8 @@ static zero_status begin_all(zero_job *job, zero_group **groups, size_t count, z
 		prepared = prepare_all(job, groups, count, as, ops, &op_count, &allocates);
 	/* Also after an error, which the other ranks have to learn of. */
 	status = zero_submit(groups[0]->shard_team, prepared, ops, op_count, allocates, waited,
-			     &work, ZERO_WORK_GATHER, count == 1 ? groups[0]->name : names,
+			     &work, ZERO_WORK_GATHER,
+			     count == 1 ? zero_group_whole(groups[0])->name : names,
 			     "gather of %s %s as %s", count == 1 ? "group" : "groups",
 			     names ? names : "...", zero_dtype_name(as));
 	for (size_t g = 0; g < count; g++) {
@@ -429,10 +443,20 @@ zero_status zero_release(zero_group *group)
 	return status;
 }
 
+void zero_gather_wait(zero_group *group)
+{
+	if (group->gather)
+		zero_queue_wait(group->job->queue, group->gather);
+	for (size_t s = 0; s < group->slice_count; s++)
+		zero_gather_wait(&group->slices[s]);
+}
+
 void zero_gather_free(zero_group *group)
 {
 	if (group->gather)
 		free_buffers(group);
 	zero_work_put(group->step_work);
 	group->step_work = NULL;
+	for (size_t s = 0; s < group->slice_count; s++)
+		zero_gather_free(&group->slices[s]);
 }

@@ -89,10 +89,10 @@ zero_status zero_gather_buffer_reserve(struct zero_flat *flat, zero_dtype as)
 /* The group whose gather buffer is at that address. */
 static const zero_group *group_at(const zero_job *job, const void *address)
 {
-	for (size_t g = 0; address && g < job->model->group_count; g++)
-		for (size_t f = 0; f < job->model->groups[g]->flat_count; f++)
-			if (job->model->groups[g]->flats[f].gathered.data == address)
-				return job->model->groups[g];
+	for (zero_group *group = NULL; address && (group = zero_group_after(job->model, group));)
+		for (size_t f = 0; f < group->flat_count; f++)
+			if (group->flats[f].gathered.data == address)
+				return group;
 	return NULL;
 }
 
@@ -170,27 +170,49 @@ const char *zero_param_gather_buffer(const zero_param *param, zero_dtype as, zer
 	return param_at(param, as, buffers);
 }
 
-void *zero_gathered_address(const zero_param *param, zero_dtype as)
+/* Where the flat buffer's gather buffers of that type begin; NULL after an error. */
+static char *reserved(struct zero_flat *flat, zero_dtype as)
 {
-	zero_group *group = param->group;
-	zero_job *job = group->job;
+	zero_job *job = flat->group->job;
 	zero_status status;
 
-	as = zero_gather_resolve_dtype(job, as);
-	status = zero_gather_check(group, as);
-	if (status || !param->count)
-		return NULL;
-	if (zero_gather_buffer_is_in_place(param->flat, &param->flat->segments[param->segment], as))
-		return stored_at(param);
 	if (!job->ops->reserve) {
 		zero_fail(ZERO_E_UNSUPPORTED,
 			  "gather buffers have no fixed addresses on backend %s", job->ops->name);
 		return NULL;
 	}
 	pthread_mutex_lock(&job->lock);
-	status = zero_gather_buffer_reserve(param->flat, as);
+	status = zero_gather_buffer_reserve(flat, as);
 	pthread_mutex_unlock(&job->lock);
-	return status ? NULL : param_at(param, as, zero_gather_buffer_of(param->flat, as)->address);
+	return status ? NULL : zero_gather_buffer_of(flat, as)->address;
+}
+
+void *zero_gathered_address(const zero_param *param, zero_dtype as)
+{
+	char *buffers;
+
+	as = zero_gather_resolve_dtype(param->group->job, as);
+	if (zero_gather_check(param->group, as) || !param->count)
+		return NULL;
+	if (zero_gather_buffer_is_in_place(param->flat, &param->flat->segments[param->segment], as))
+		return stored_at(param);
+	buffers = reserved(param->flat, as);
+	return buffers ? param_at(param, as, buffers) : NULL;
+}
+
+void *zero_slice_data(const zero_group *slice)
+{
+	if (!slice->parent)
+		return slice->param_count ? zero_data(slice->params[0]) : NULL;
+	return slice->ready ? slice->flats[0].gathered.data : NULL;
+}
+
+void *zero_slice_address(zero_group *slice, zero_dtype as)
+{
+	if (!slice->parent)
+		return slice->param_count ? zero_gathered_address(slice->params[0], as) : NULL;
+	as = zero_gather_resolve_dtype(slice->job, as);
+	return zero_gather_check(slice, as) ? NULL : reserved(&slice->flats[0], as);
 }
 
 zero_dtype zero_gathered_dtype_locked(const zero_param *param)

@@ -191,9 +191,8 @@ static void reset_group(zero_group *group)
 	zero_job *job = group->job;
 
 	pthread_mutex_lock(&job->lock);
-	if (group->gather)
-		zero_queue_wait(job->queue, group->gather);
-	zero_work_wait(job, &group->reduce);
+	zero_gather_wait(group);
+	zero_reduce_end(group);
 	zero_gather_free(group);
 	pthread_mutex_unlock(&job->lock);
 	zero_step_free_gradients(&group, 1, true);

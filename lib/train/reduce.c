@@ -12,6 +12,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "model/slices.h"
 #include "train.h"
 
 /* On a device each gap is a launch of its own: with more of them all is cleared by one. */
@@ -32,12 +33,30 @@ static size_t clear(const struct zero_flat *flat, const struct zero_segment *seg
 	return 1;
 }
 
+/* Of a slice: what is behind the parameter. */
+static size_t clear_runs(const struct zero_flat *flat, bool really)
+{
+	const struct zero_segment *segment = &flat->segments[0];
+	size_t gaps = 0;
+
+	for (int rank = 0; rank < flat->group->shard_team->place.world; rank++) {
+		zero_run run;
+
+		zero_slice_run(flat->group, (size_t)rank, &run);
+		gaps += clear(flat, segment, run.at + run.count, run.at + segment->shard, really);
+	}
+	return gaps;
+}
+
 /* What lies between the parameters and behind the last one is part of sums and norms. Returns in
    how many places that is. */
 static size_t clear_padding(const struct zero_flat *flat, bool really)
 {
 	const zero_group *group = flat->group;
 	size_t gaps = 0;
+
+	if (group->parent)
+		return clear_runs(flat, really);
 
 	for (size_t r = 0; r < flat->segment_count; r++) {
 		const struct zero_segment *segment = &flat->segments[r];
@@ -106,6 +125,11 @@ static zero_status check_gradient(const zero_param *param, zero_dtype dtype)
 		return zero_fail(ZERO_E_INVALID,
 				 "group '%s' has no gradients on a rank that is not in its team",
 				 group->name);
+	if (group->slice_count)
+		return zero_fail(ZERO_E_STATE,
+				 "parameter '%s' has slices, and no gradient as a whole: call "
+				 "zero_slice_gradient",
+				 param->name);
 	if (dtype != group->gradient_dtype)
 		return zero_fail(ZERO_E_INVALID,
 				 "parameter '%s' is asked for its gradient as %s, but group '%s' "
@@ -120,21 +144,26 @@ static char *gradient_at(const struct zero_flat *flat, size_t element)
 	return (char *)flat->gradient + element * zero_dtype_size(flat->group->gradient_dtype);
 }
 
-static void *gradient_of(zero_param *param, zero_dtype dtype, bool zeroed)
+/* Whether the flat buffer has a gradient now. */
+static bool need_gradient(struct zero_flat *flat, bool zeroed)
 {
-	struct zero_flat *flat = param->flat;
-	zero_job *job = param->group->job;
-	zero_status status = check_gradient(param, dtype);
+	zero_job *job = flat->group->job;
+	zero_status status = ZERO_OK;
 
-	if (status)
-		return NULL;
 	pthread_mutex_lock(&job->lock);
 	if (!flat->gradient && flat->gradient_count) {
 		wait_for_slot(job);
 		status = alloc_gradient(job, flat, zeroed);
 	}
 	pthread_mutex_unlock(&job->lock);
-	if (status || !flat->gradient)
+	return !status && flat->gradient;
+}
+
+static void *gradient_of(zero_param *param, zero_dtype dtype, bool zeroed)
+{
+	struct zero_flat *flat = param->flat;
+
+	if (check_gradient(param, dtype) || !need_gradient(flat, zeroed))
 		return NULL;
 	return gradient_at(flat, flat->segments[param->segment].gradient_at + param->first);
 }
@@ -154,14 +183,31 @@ void *zero_gradient_undefined(zero_param *param, zero_dtype dtype)
 	return gradient_of(param, dtype, false);
 }
 
-/* Where a reduce of the group leaves its sums. */
+void *zero_slice_gradient(zero_group *slice, zero_dtype dtype)
+{
+	if (!slice->parent)
+		return slice->param_count ? zero_gradient_undefined(slice->params[0], dtype) : NULL;
+	if (!slice->trainable || dtype != slice->gradient_dtype) {
+		zero_fail(slice->trainable ? ZERO_E_INVALID : ZERO_E_STATE,
+			  "%s has no gradient of %s: %s", slice->name, zero_dtype_name(dtype),
+			  slice->trainable ? zero_dtype_name(slice->gradient_dtype)
+					   : "it is not trainable");
+		return NULL;
+	}
+	return need_gradient(&slice->flats[0], false) ? slice->flats[0].gradient : NULL;
+}
+
+/* Where a reduce of the group leaves its sums; a slice's are part of its parent's. */
 static float **sums_of(struct zero_flat *flat)
 {
+	if (flat->group->parent)
+		flat = &flat->group->parent->flats[0];
 	return flat->group->replica_team ? &flat->team_sums : &flat->reduced;
 }
 
 static bool *has_sums(zero_group *group)
 {
+	group = zero_group_whole(group);
 	return group->replica_team ? &group->team_reduced : &group->reduced;
 }
 
@@ -178,11 +224,28 @@ static float *own_sums(const struct zero_flat *flat, const struct zero_segment *
 {
 	size_t stepped, owned, count;
 
+	if (flat->group->parent) {
+		const struct zero_flat *whole = &flat->group->parent->flats[0];
+
+		return own_sums(whole, &whole->segments[0]) + flat->group->slice_first;
+	}
 	if (flat->group->replica_team)
 		return flat->team_sums + segment->state_at * zero_replicas(flat->group);
 	zero_stepped_part(flat->group, segment, &stepped, &count);
 	zero_owned_part(flat->group, segment, &owned, &count);
 	return flat->reduced + segment->state_at + (owned - stepped);
+}
+
+/* The sums of a parameter that has slices begin at 0, and each reduce of one adds to them. */
+static zero_status alloc_sliced_sums(zero_group *group)
+{
+	struct zero_flat *flat = &group->flats[0];
+
+	if (*has_sums(group) || !flat->gradient_count)
+		return ZERO_OK;
+	return group->job->ops->alloc(group->job->backend, ZERO_MEM_GRADIENTS,
+				      flat->state_count * zero_replicas(group) * sizeof(float),
+				      true, (void **)sums_of(flat));
 }
 
 /* Allocates the buffers for one flat buffer's sums. */
@@ -194,6 +257,8 @@ static zero_status prepare(zero_job *job, struct zero_flat *flat, bool first)
 		return ZERO_OK;
 	if (!flat->gradient)
 		status = alloc_gradient(job, flat, true);
+	if (!status && flat->group->parent)
+		return alloc_sliced_sums(flat->group->parent);
 	if (status || !first)
 		return status;
 	if (sums_in_place(flat->group))
@@ -242,12 +307,16 @@ static void add_gathers(const struct zero_flat *flat, struct zero_op *ops, size_
 static zero_status prepare_all(zero_job *job, zero_group *group, struct zero_op *ops,
 			       size_t *op_count)
 {
+	bool first = !*has_sums(group) && !group->parent;
 	zero_status status = ZERO_OK;
 
+	/* None of its slices has a gradient. */
+	if (group->slice_count)
+		return alloc_sliced_sums(group);
 	for (size_t f = 0; !status && f < group->flat_count; f++)
-		status = prepare(job, &group->flats[f], !*has_sums(group));
+		status = prepare(job, &group->flats[f], first);
 	for (size_t f = 0; !status && f < group->flat_count; f++)
-		add_sums(&group->flats[f], !*has_sums(group), ops, op_count);
+		add_sums(&group->flats[f], first, ops, op_count);
 	for (size_t f = 0; !status && group->steps_replicated && f < group->flat_count; f++)
 		add_gathers(&group->flats[f], ops, op_count);
 	for (size_t f = 0; f < group->flat_count; f++) {
@@ -273,8 +342,26 @@ static size_t count_ops(const zero_group *group)
 zero_status zero_reduce_wait(const zero_group *group)
 {
 	zero_job *job = group->job;
+	zero_status status = group->reduce ? zero_queue_wait(job->queue, group->reduce) : ZERO_OK;
 
-	return group->reduce ? zero_queue_wait(job->queue, group->reduce) : ZERO_OK;
+	for (size_t s = 0; s < group->slice_count; s++) {
+		zero_status one = zero_reduce_wait(&group->slices[s]);
+
+		status = status ? status : one;
+	}
+	return status;
+}
+
+zero_status zero_reduce_end(zero_group *group)
+{
+	zero_status status = zero_work_wait(group->job, &group->reduce);
+
+	for (size_t s = 0; s < group->slice_count; s++) {
+		zero_status one = zero_reduce_end(&group->slices[s]);
+
+		status = status ? status : one;
+	}
+	return status;
 }
 
 zero_status zero_gather_sums(zero_group *group, struct zero_op *ops)
@@ -322,8 +409,8 @@ zero_status zero_reduce_locked(zero_group *group)
 	if (!status)
 		status = prepare_all(job, group, ops, &op_count);
 	status = zero_submit(group->shard_team, status, ops, op_count, !group->ever_reduced, false,
-			     &work, ZERO_WORK_REDUCE, group->name, "reduce of group '%s'",
-			     group->name);
+			     &work, ZERO_WORK_REDUCE, zero_group_whole(group)->name,
+			     "reduce of group '%s'", group->name);
 	if (!status) {
 		*has_sums(group) = group->ever_reduced = true;
 		group->reduce = work;
@@ -348,6 +435,9 @@ zero_status zero_reduce(zero_group *group)
 	/* So it is on all ranks. The end of a step would free what is added now. */
 	if (!status)
 		status = zero_require_group_state(group, ZERO_IDLE | ZERO_WRITING, "reduced");
+	if (!status && group->slice_count)
+		status = zero_fail(ZERO_E_STATE, "group '%s' has slices: reduce each of them",
+				   group->name);
 	if (status)
 		return status;
 	pthread_mutex_lock(&group->job->lock);

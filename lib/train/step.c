@@ -62,7 +62,7 @@ zero_status zero_step_check_groups(zero_group **groups, size_t count)
 		if (g && groups[g - 1] == groups[g])
 			return zero_fail(ZERO_E_INVALID, "group '%s' is twice in a step",
 					 groups[g]->name);
-		if (groups[g]->gather)
+		if (zero_group_is_gathered(groups[g]))
 			return zero_fail(ZERO_E_STATE,
 					 "group '%s' is gathered: release it before "
 					 "the step changes it",
@@ -138,7 +138,7 @@ zero_status zero_step_wait_groups(zero_job *job, zero_group **groups, size_t cou
 
 	pthread_mutex_lock(&job->lock);
 	for (size_t g = 0; g < count; g++) {
-		one = zero_work_wait(job, &groups[g]->reduce);
+		one = zero_reduce_end(groups[g]);
 		status = status ? status : one;
 		one = zero_work_wait(job, &groups[g]->post_step_gather);
 		if (one)
@@ -279,6 +279,12 @@ void zero_step_free_gradients(zero_group **groups, size_t count, bool all)
 			flat->reduced = flat->team_sums = NULL;
 			if (!all)
 				continue;
+			job->ops->free(job->backend, flat->gradient);
+			flat->gradient = NULL;
+		}
+		for (size_t s = 0; all && s < group->slice_count; s++) {
+			struct zero_flat *flat = &group->slices[s].flats[0];
+
 			job->ops->free(job->backend, flat->gradient);
 			flat->gradient = NULL;
 		}

@@ -34,7 +34,9 @@ extern const struct zero_hooks zero_train_hooks;
 
 /* ---- gather.c -------------------------------------------------------------------------------- */
 
-/* Frees what is gathered, for zero_close. */
+/* Waits for what is under way of the group and its slices. */
+void zero_gather_wait(zero_group *group);
+/* Frees what is gathered of them, which is not under way. */
 void zero_gather_free(zero_group *group);
 
 /* ---- gather_buffer.c ------------------------------------------------------------------------- */
@@ -80,6 +82,8 @@ zero_status zero_sum_replicas(zero_job *job, zero_group **groups, size_t count, 
 /* Waits for the group's last reduce, and returns its error, until a step uses it up. Called with
    the job's lock held. */
 zero_status zero_reduce_wait(const zero_group *group);
+/* The same, and lets go of it. */
+zero_status zero_reduce_end(zero_group *group);
 /* Stage 0: all ranks get the sums from their owners, as a reduce does at its end. `ops` has room
    for the operations of a step of the group. */
 zero_status zero_gather_sums(zero_group *group, struct zero_op *ops);

@@ -9,9 +9,8 @@ static void wait_all(zero_job *job, bool together)
 	for (size_t g = 0; g < job->model->group_count; g++) {
 		zero_group *group = job->model->groups[g];
 
-		if (group->gather)
-			zero_queue_wait(job->queue, group->gather);
-		zero_work_wait(job, &group->reduce);
+		zero_gather_wait(group);
+		zero_reduce_end(group);
 		zero_work_wait(job, &group->post_step_gather);
 	}
 	for (int i = 0; i < ZERO_REDUCES; i++)

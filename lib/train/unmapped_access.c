@@ -123,8 +123,8 @@ static bool print(const zero_job *job, uintptr_t at)
 	const struct zero_flat *flat = NULL;
 	size_t which = 0;
 
-	for (size_t g = 0; !flat && g < job->model->group_count; g++)
-		flat = find_buffer(job->model->groups[g], at, &which);
+	for (zero_group *group = NULL; !flat && (group = zero_group_after(job->model, group));)
+		flat = find_buffer(group, at, &which);
 	if (!flat)
 		return false;
 	describe(&sentence, job, flat, which, at);

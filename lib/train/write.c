@@ -21,7 +21,7 @@ static zero_status check_begin(const zero_group *group)
 		return zero_fail(ZERO_E_STATE,
 				 "group '%s' is written before zero_layout has laid it out",
 				 group->name);
-	if (group->gather)
+	if (zero_group_is_gathered(group))
 		return zero_fail(ZERO_E_STATE,
 				 "group '%s' is gathered: release it before it is written",
 				 group->name);

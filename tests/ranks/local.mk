@@ -9,6 +9,7 @@
 #	           parameters are, and what an access to a released one does
 #	step       step: arguments, memory and bytes; same_values: at all world sizes; groups: steps
 #	           of some groups, means, factors that change, groups that are laid out later
+#	slices     slices: a parameter that is whole nowhere
 #	step       own_step: a step of the program's own, and zero_reset
 #	teams      teams; grid: a copy for each team, but for values, which the property test has
 #	sizes      memory, sizing; no_memory: each allocation of the library fails once
@@ -43,6 +44,7 @@ RANKS_TESTS = \
 	tests/ranks/shared.ranks \
 	tests/ranks/sizing.ranks \
 	tests/ranks/states_8bit.ranks \
+	tests/ranks/slices.ranks \
 	tests/ranks/step.ranks \
 	tests/ranks/stop.ranks \
 	tests/ranks/teams.ranks \
@@ -143,6 +145,8 @@ tests_ranks_shared_ranks_SOURCES = tests/ranks/shared.c tests/ranks/ranks.h
 tests_ranks_shared_ranks_LDFLAGS = $(ranks_link)
 tests_ranks_sizing_ranks_SOURCES = tests/ranks/sizing.c tests/ranks/ranks.h
 tests_ranks_sizing_ranks_LDFLAGS = $(ranks_link)
+tests_ranks_slices_ranks_SOURCES = tests/ranks/slices.c tests/ranks/ranks.h
+tests_ranks_slices_ranks_LDFLAGS = $(ranks_link)
 tests_ranks_step_ranks_SOURCES = tests/ranks/step.c tests/ranks/ranks.h
 tests_ranks_step_ranks_LDFLAGS = $(ranks_link)
 tests_ranks_groups_ranks_SOURCES = tests/ranks/groups.c tests/ranks/ranks.h

@@ -115,8 +115,8 @@ START_TEST(bytes_by_kind)
 	uint64_t bytes[ZERO_MEM_KINDS];
 	uint64_t optimizer = want->offload ? 0 : want->optimizer;
 
-	zero_sizing_group(&sizing, first_segments, 2);
-	zero_sizing_group(&sizing, second_segments, 2);
+	zero_sizing_group(&sizing, first_segments, 2, 0);
+	zero_sizing_group(&sizing, second_segments, 2, 0);
 	zero_sizing_bytes(&sizing, bytes);
 	ck_assert_uint_eq(bytes[ZERO_MEM_SHARDS], want->shards);
 	ck_assert_uint_eq(bytes[ZERO_MEM_GATHERED], want->gathered);
@@ -145,7 +145,7 @@ START_TEST(two_largest)
 			struct zero_layout_segment segment = {
 				.dtype = ZERO_F32, .trainable = true, .count = 2048 * orders[o][i]};
 
-			zero_sizing_group(&sizing, &segment, 1);
+			zero_sizing_group(&sizing, &segment, 1, 0);
 		}
 		zero_sizing_bytes(&sizing, bytes);
 		ck_assert_uint_eq(bytes[ZERO_MEM_GATHERED], 8192 * sums[o]);
@@ -161,11 +161,11 @@ START_TEST(nothing_and_too_much)
 	struct zero_layout_segment huge = {
 		.dtype = ZERO_F32, .trainable = true, .count = (size_t)1 << 59};
 
-	zero_sizing_group(&sizing, NULL, 0);
-	zero_sizing_group(&sizing, &empty, 1);
+	zero_sizing_group(&sizing, NULL, 0, 0);
+	zero_sizing_group(&sizing, &empty, 1, 0);
 	ck_assert_uint_eq(zero_sizing_total(&sizing), 2 * M);
 	for (int i = 0; i < 100; i++)
-		zero_sizing_group(&sizing, &huge, 1);
+		zero_sizing_group(&sizing, &huge, 1, 0);
 	ck_assert_uint_eq(zero_sizing_total(&sizing), UINT64_MAX);
 	ck_assert_int_eq(zero_tier_forecast(&sizing, ZERO_FLATTEN_AUTO, UINT64_MAX, 1),
 			 ZERO_TIER_HOST);
@@ -219,7 +219,7 @@ START_TEST(device_tier)
 	struct zero_sizing sizing = {.world = 4, .stage = 2};
 	uint64_t taken;
 
-	zero_sizing_group(&sizing, second_segments, 2);
+	zero_sizing_group(&sizing, second_segments, 2, 0);
 	taken = zero_sizing_total(&sizing);
 	ck_assert_int_eq(zero_tier_forecast(&sizing, AUTO, taken + 16384, M), ZERO_TIER_DEVICE);
 	ck_assert_int_eq(zero_tier_forecast(&sizing, AUTO, taken + 16383, M),
@@ -238,7 +238,7 @@ START_TEST(shared_device_tier)
 	struct zero_sizing sizing = {.world = 4, .share = 4, .stage = 2};
 	uint64_t taken;
 
-	zero_sizing_group(&sizing, second_segments, 2);
+	zero_sizing_group(&sizing, second_segments, 2, 0);
 	ck_assert_uint_eq(sizing.all_flats, 2 * 16384);
 	ck_assert_uint_eq(sizing.shards, 2 * 4096);
 	taken = zero_sizing_total(&sizing) - 2 * 4096 + 2 * 16384;
