@@ -19,6 +19,7 @@ PYTHON_FILES = \
 	python/slurm_zero/_saved.py \
 	python/slurm_zero/_start.py \
 	python/slurm_zero/_steps.py \
+	python/slurm_zero/_streamed.py \
 	python/slurm_zero/_team.py \
 	python/slurm_zero/_tensor.py \
 	python/slurm_zero/_unsharded.py \
@@ -60,6 +61,7 @@ EXTRA_DIST += $(PYTHON_FILES) \
 	python/tests/refused.py \
 	python/tests/rendezvous.py \
 	python/tests/steps.py \
+	python/tests/streamed.py \
 	python/tests/tensors.py \
 	python/tests/torch.sh \
 	python/tests/train.py \

@@ -22,7 +22,7 @@ from torch.distributed.tensor import DTensor, Replicate, Shard
 from torch.optim import Optimizer
 from torch.optim import optimizer as torch_optimizer
 
-from . import _checkpoint, _device, _rank0, _start, _unsharded, _watch, _zero  # noqa: F401
+from . import _checkpoint, _device, _rank0, _start, _streamed, _unsharded, _watch, _zero  # noqa
 from ._adamw import AdamW, AdamW8bit, Muon
 from ._group import Group, MixedPrecisionPolicy
 from ._job import Job
@@ -297,10 +297,13 @@ def fully_shard(module: Any, *, mesh: DeviceMesh | None = None,
                 reshard_after_forward: bool | None = None, mp_policy: Any = None,
                 offload_policy: Any = None, ignored_params: Any = None,
                 shard_placement_fn: Callable[[nn.Parameter], Any] | None = None,
-                dp_mesh_dims: Any = None, **others: Any) -> Any:
+                dp_mesh_dims: Any = None, streamed: bool | int | str | None = None,
+                **others: Any) -> Any:
     """Shards the parameters of a module, or of a list of modules, that no earlier call has. Call it
     for the layers first and for the whole model last, with the same arguments on all ranks of the
-    mesh, or of the job."""
+    mesh, or of the job. `streamed` has parameters used slice by slice, and never whole: "auto"
+    those above stream_threshold, in slices of stream_chunk; True all that can be; a number is the
+    bytes of a slice."""
     ignored = set(ignored_params or ())
     modules, policy = check(
         module, mesh=mesh, reshard_after_forward=reshard_after_forward, mp_policy=mp_policy,
@@ -321,12 +324,29 @@ def fully_shard(module: Any, *, mesh: DeviceMesh | None = None,
     for other, (of, params) in _other_meshes(modules, mesh, ignored, shard_placement_fn).items():
         rest = {p for m in modules for p in m.parameters()} - params
         groups.append(Group(_job, modules, other, policy, reshard_after_forward, rest, of))
+    if streamed:
+        groups += _stream(modules, mesh, policy, ignored, streamed)
     ignored.update(p.sharded for group in groups for p in group.params)
     groups.insert(0, Group(_job, modules, mesh, policy, reshard_after_forward, ignored, info))
     _job.groups += groups
     become_sharded(modules, groups)
     _device.move_buffers(modules)
     return module
+
+
+def _stream(modules: list[nn.Module], mesh: DeviceMesh, policy: Any, ignored: set[nn.Parameter],
+            streamed: bool | int | str) -> list[Group]:
+    if not isinstance(streamed, (bool, int)) and streamed != "auto":
+        raise ValueError(f'streamed is {streamed!r}; it is True, False, "auto" or bytes of a slice')
+    if type(streamed) is int and streamed < 1:
+        raise ValueError(f"streamed is {streamed}; a slice has 1 byte or more")
+    chunk = int(_zero.setting("stream_chunk")) if isinstance(streamed, (bool, str)) else streamed
+    threshold = int(_zero.setting("stream_threshold")) if streamed == "auto" else chunk
+    found = _streamed.find(modules, _job.taken(), ignored, threshold)
+    return [
+        _streamed.StreamedGroup(_job, p, places, mesh, policy, chunk)
+        for p, places in found.items()
+    ]
 
 
 def _other_meshes(modules: list[nn.Module], mesh: DeviceMesh, ignored: set[nn.Parameter],

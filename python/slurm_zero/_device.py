@@ -126,6 +126,13 @@ def refuse_capture() -> None:
         )
 
 
+def warn_whole(module: nn.Module, name: str, p: nn.Parameter) -> None:
+    warnings.warn(
+        f"{name} of {type(module).__name__}, of {p.nbytes} bytes, is gathered whole: what streams is "
+        "torch's Linear and Embedding, and experts of Transformers", stacklevel=5
+    )
+
+
 def used(tensors: list[torch.Tensor]) -> None:
     """Their memory, which may be of another stream, was given to what is enqueued on this one."""
     if on_gpu():

@@ -58,6 +58,9 @@ class Group:
     """The parameters of a module, or of a list of modules, that no other group has. They are
     gathered for these modules."""
 
+    takes_modules = True  # what else they have is no other group's
+    slice_bytes = 0  # of a parameter that is used slice by slice
+
     def __init__(self, job: Job, modules: list[nn.Module], mesh: DeviceMesh,
                  policy: MixedPrecisionPolicy, reshard_after_forward: bool | None,
                  ignored: set[nn.Parameter], info: Any = None):
@@ -87,14 +90,17 @@ class Group:
         self.lenders: dict[Group, None] = {}
         self.held_by: set[Group] = set()
         self.params = self._collect(ignored)
-        for module in modules:
+        self._watch_modules()
+
+    def _watch_modules(self) -> None:
+        for module in self.modules:
             module.register_forward_pre_hook(self.pre_forward, prepend=True, with_kwargs=True)
             module.register_forward_hook(self.post_forward, always_call=True)
 
     def _collect(self, ignored: set[nn.Parameter]) -> list[Param]:
         found: dict[nn.Parameter, list[tuple[nn.Module, str]]] = {}
         made: dict[nn.Parameter, nn.Parameter] = {}
-        taken = {m for g in self.job.groups for root in g.modules for m in root.modules()}
+        taken = self.job.taken()
         for root in self.modules:
             if root in taken:
                 raise ValueError(
@@ -120,9 +126,10 @@ class Group:
         for p, places in found.items():
             owner = owners[p]
             if owner:
+                lender = self if owner.group.takes_modules else owner.group
                 for module, attribute in places:
                     module._parameters[attribute] = owner.sharded
-                    self.borrow(owner, (module, attribute))
+                    lender.borrow(owner, (module, attribute))
             else:
                 params.append(Param(self, p, places, dtypes[p]))
         return params

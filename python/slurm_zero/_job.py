@@ -51,6 +51,11 @@ class Job:
             return param if param and param.sharded is p else None
         return self.originals.get(p)
 
+    def taken(self) -> set[nn.Module]:
+        """The modules whose parameters are in groups."""
+        roots = [root for g in self.groups if g.takes_modules for root in g.modules]
+        return {m for root in roots for m in root.modules()}
+
     def settle(self) -> None:
         """Nothing is gathered, and all that was written is everywhere. All ranks call it."""
         self.layout.update()
@@ -148,5 +153,6 @@ class Job:
             group.use_sharded()
             for p in group.params:
                 p.has_grad = False
-                p.full.grad = None
+                if p.full is not None:
+                    p.full.grad = None
                 p.sharded.grad = None

@@ -181,13 +181,13 @@ class Layout:
         for described in every:
             for key, value in described.items():
                 merged.setdefault(key, value)
-        names = Counter(name for _, params in merged.values() for name, *_ in params)
-        for key, (reduce_dtype, params) in merged.items():
+        names = Counter(name for _, _, params in merged.values() for name, *_ in params)
+        for key, (reduce_dtype, slice_bytes, params) in merged.items():
             team, group = self._team(key[0]), own.get(key)
             parts: dict[tuple, tuple[Any, Part | None]] = {}
             for index, (name, dtype, shape, trainable, gathered, _) in enumerate(params):
                 if (trainable, gathered) not in parts:
-                    handle = self._new_handle(team, reduce_dtype)
+                    handle = self._new_handle(team, reduce_dtype, slice_bytes)
                     part = group and group.new_part(handle, gathered)
                     parts[trainable, gathered] = handle, part
                 handle, part = parts[trainable, gathered]
@@ -204,11 +204,14 @@ class Layout:
                 else:
                     self.foreign[name] = param
 
-    def _new_handle(self, team: Team, reduce_dtype: torch.dtype | None) -> Any:
+    def _new_handle(self, team: Team, reduce_dtype: torch.dtype | None,
+                    slice_bytes: int) -> Any:
         handle = _zero.group_new(f"group {self.made}", team.handle)
         self.made += 1
         if reduce_dtype:
             _zero.group_gradient_dtype(handle, DTYPES[reduce_dtype])
+        if slice_bytes:
+            _zero.set_slices(handle, slice_bytes)
         self.handles.append(handle)
         return handle
 
@@ -229,6 +232,10 @@ class Layout:
             values = p.original.detach()
             values = (values.to_local() if p.of_tp() else values).contiguous()
             _zero.load_from(p.handle, values.data_ptr())
+        if part.group.slice_bytes:
+            if p.original is not None:
+                p.let_go()
+            return
         full = _zero.address(p.handle, part.gather_as())
         gathered = part.dtype if dtype in DTYPES else None
         full = p.region(full, gathered or dtype).view(spec.sizes)
@@ -282,7 +289,7 @@ def _describe(group: Group, paths: Paths) -> tuple:
         name = (f"{index}:" if index else "") + (f"{path}." if path else "") + attribute
         dtype, shape = p.original.dtype, tuple(p.spec.sizes)
         params.append((name, dtype, shape, p.trainable, p.dtype, p.place()))
-    return group.policy.reduce_dtype, params
+    return group.policy.reduce_dtype, group.slice_bytes, params
 
 
 def _exchange(described: Description) -> list[Description]:
@@ -305,9 +312,10 @@ def _exchange(described: Description) -> list[Description]:
 
 
 def _lines(described: Description, team: tuple[int, ...]) -> Iterator[str]:
-    for (ranks, place), (_, params) in described.items():
+    for (ranks, place), (_, slice_bytes, params) in described.items():
         for name, dtype, shape, trainable, gathered, where in params if ranks == team else ():
             frozen, meta = "" if trainable else "frozen ", " on meta" if where == "meta" else ""
             gathered = f" gathered as {gathered}" if gathered else ""
-            yield f"{frozen}{name} of {dtype} {shape}{gathered}{meta} in group {place}"
+            slices = f" in slices of {slice_bytes} bytes" if slice_bytes else ""
+            yield f"{frozen}{name} of {dtype} {shape}{gathered}{meta} in group {place}{slices}"
     yield "no parameter more"

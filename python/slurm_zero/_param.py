@@ -156,7 +156,8 @@ class Param:
                 "bfloat16 can"
             )
         self.trainable = self.sharded.requires_grad
-        self.full.requires_grad_(self.trainable)
+        if self.full is not None:
+            self.full.requires_grad_(self.trainable)
 
     def swap(self, old: torch.Tensor, new: torch.Tensor) -> None:
         """What the program has put in the place of a parameter stays there, see Group.follow."""

@@ -667,6 +667,74 @@ static zero_status load_from_rank(union value *v)
 
 /* ---- gathers, gradients and steps ------------------------------------------------------------ */
 
+static zero_status set_slices(union value *v)
+{
+	return zero_group_set_slices(v[0].group, (size_t)v[1].size);
+}
+
+/* Of a slice: (first element, how many, element of the slice) of each run. Returns how many elements
+   it spans. */
+static PyObject *runs_of(const zero_group *slice, zero_run *runs, size_t *elements)
+{
+	size_t count = zero_slice_runs(slice, runs);
+	PyObject *list = PyList_New((Py_ssize_t)count);
+
+	*elements = count ? runs[count - 1].at + runs[count - 1].count : 0;
+	for (size_t r = 0; list && r < count; r++) {
+		PyObject *run = Py_BuildValue("(nnn)", (Py_ssize_t)runs[r].first,
+					      (Py_ssize_t)runs[r].count, (Py_ssize_t)runs[r].at);
+
+		if (!run || PyList_SetItem(list, (Py_ssize_t)r, run)) {
+			Py_DecRef(list);
+			list = NULL;
+		}
+	}
+	return list;
+}
+
+/* slices(group, its parameter, dtype): [(slice, its memory while it is gathered as that, runs)] */
+static PyObject *py_slices(union value *v)
+{
+	zero_dtype as = (zero_dtype)v[2].number, dtype = zero_param_dtype(v[1].param);
+	zero_run *runs = PyMem_Calloc((size_t)zero_world(job), sizeof(*runs));
+	size_t count = zero_group_slice_count(v[0].group), elements;
+	PyObject *list = runs ? PyList_New((Py_ssize_t)count) : PyErr_NoMemory();
+
+	for (size_t s = 0; list && s < count; s++) {
+		zero_group *slice = zero_group_slice(v[0].group, s);
+		PyObject *found = runs_of(slice, runs, &elements), *made = NULL;
+		void *data = zero_slice_address(slice, as);
+		union value memory = memory_of(data, elements, as == ZERO_DTYPE_PARAM ? dtype : as);
+
+		if (found && elements && !data)
+			fail();
+		else if (found)
+			made = Py_BuildValue("(NNO)", handle(slice, GROUP_CAPSULE),
+					     give(&memory, 'm'), found);
+		Py_XDECREF(found);
+		if (!made || PyList_SetItem(list, (Py_ssize_t)s, made)) {
+			Py_DecRef(list);
+			list = NULL;
+		}
+	}
+	PyMem_Free(runs);
+	return list;
+}
+
+static zero_status prefetch_slice(union value *v)
+{
+	return zero_prefetch(&v[0].group, 1, (zero_dtype)v[1].number);
+}
+
+/* slice_gradient(slice, dtype, elements): its values are undefined before the first write */
+static zero_status slice_gradient(union value *v)
+{
+	void *data = zero_slice_gradient(v[0].group, (zero_dtype)v[1].number);
+
+	v[0] = memory_of(data, (size_t)v[2].size, (zero_dtype)v[1].number);
+	return data || !v[2].size ? ZERO_OK : zero_last_error_status();
+}
+
 /* prefetch(group, one of its parameters, dtype): whether the gather was begun */
 static zero_status prefetch(union value *v)
 {
@@ -908,6 +976,10 @@ static const struct function {
 	{"team_new", "O", .locked = py_team_new},
 	{"group_new", "st", .run = group_new, .gives = 'g'},
 	{"group_gradient_dtype", "gi", .group_dtype = zero_group_gradient_dtype},
+	{"set_slices", "gK", .run = set_slices},
+	{"slices", "gPi", .locked = py_slices},
+	{"prefetch_slice", "gi", .run = prefetch_slice, .again = true},
+	{"slice_gradient", "giK", .run = slice_gradient, .again = true, .gives = 'm'},
 	{"param_new", "gsiOp", .locked = py_param_new},
 	{"layout", "", .of_job = zero_layout, .again = true},
 	{"group_drop", "g", .group = zero_group_drop},

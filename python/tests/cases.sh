@@ -21,5 +21,16 @@ done
 ZERO_STAGE=2 run_ranks alone adopted
 ZERO_STAGE=1 run_ranks 2 adopted
 run_ranks 2 tensors
+# Streamed: on ranks that gather, in one place, and of a copy that some ranks store.
+run_ranks 2 streamed
+export ZERO_SHARE=1
+run_ranks 3 streamed
+ZERO_SHARD=2 long 4 streamed
+ZERO_CHECK=1 long 2 streamed
+mkdir "$scratch/streamed"
+run_ranks 2 streamed save "$scratch/streamed"
+run_ranks 3 streamed restore "$scratch/streamed"
+run_ranks 2 streamed load "$scratch/streamed"
+unset ZERO_SHARE
 ZERO_SHARE=1 run_ranks 2 planned
 ZERO_STAGE=1 run_ranks 2 planned

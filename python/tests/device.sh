@@ -72,6 +72,7 @@ run_ranks 3 dcp zero load "$scratch/dcp"
 # Of 208 MB, which there is not room for twice: the two ranks share this.
 DOUBLE_CUDA_MEMORY=$((1100 << 20)) ZERO_STAGE=2 run_ranks 2 adopted
 run_ranks 2 planned
+run_ranks 2 streamed
 run_ranks 2 mesh
 if imports transformers accelerate peft; then
 	mkdir "$scratch/frameworks"
