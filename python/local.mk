@@ -20,6 +20,7 @@ PYTHON_FILES = \
 	python/slurm_zero/_start.py \
 	python/slurm_zero/_steps.py \
 	python/slurm_zero/_streamed.py \
+	python/slurm_zero/_streamed_loss.py \
 	python/slurm_zero/_team.py \
 	python/slurm_zero/_tensor.py \
 	python/slurm_zero/_unsharded.py \

@@ -28,6 +28,7 @@ static const char *const fsdp_choices[] = {"auto", "replace", "keep", NULL};
 static const char *const vram_source_choices[] = {"unknown",    "nvml",          "step_memory",
 						  "job_memory", "mem_available", NULL};
 static const char *const reduce_choices[] = {"nccl", "ordered", NULL};
+static const char *const stream_choices[] = {"no", "auto", NULL};
 static const char *const nccl_cta_choices[] = {"auto", "zero", "default", NULL};
 static const char *const isa_choices[] = {"auto", "avx512", "avx2", "neon", "scalar", NULL};
 
@@ -83,6 +84,12 @@ const struct zero_option zero_option_table[ZERO_OPTIONS] = {
 		.argument = "SIZE|auto", .default_text = "auto",
 		.help = "load parameters above this size in pieces; auto: budget/64",
 		.type = ZERO_TYPE_SIZE_OR_AUTO, .min = 0, .max = ONE_T, .where = USER,
+	},
+	[ZERO_OPT_STREAM] = {
+		.name = "stream", .flag = "--zero-stream", .env = "ZERO_STREAM",
+		.argument = "no|auto", .default_text = "no",
+		.help = "PyTorch: compute with parameters above that in pieces, too",
+		.type = ZERO_TYPE_CHOICE, .choices = stream_choices, .where = USER,
 	},
 	[ZERO_OPT_FLATTEN] = {
 		.name = "flatten", .flag = "--zero-flatten", .env = "ZERO_FLATTEN",

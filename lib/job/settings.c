@@ -16,6 +16,7 @@ enum zero_agreement zero_option_agreement(enum zero_option_id id)
 	case ZERO_OPT_GATHER_DTYPE:
 	case ZERO_OPT_OFFLOAD:
 	case ZERO_OPT_STATES:
+	case ZERO_OPT_STREAM:
 	case ZERO_OPT_FLATTEN:
 	case ZERO_OPT_REDUCE:
 	case ZERO_OPT_NCCL_CTA:

@@ -324,6 +324,9 @@ def fully_shard(module: Any, *, mesh: DeviceMesh | None = None,
     for other, (of, params) in _other_meshes(modules, mesh, ignored, shard_placement_fn).items():
         rest = {p for m in modules for p in m.parameters()} - params
         groups.append(Group(_job, modules, other, policy, reshard_after_forward, rest, of))
+    _streamed.note_heads(modules)
+    if streamed is None and _zero.setting("stream") == "auto":
+        streamed = "auto"
     if streamed:
         groups += _stream(modules, mesh, policy, ignored, streamed)
     ignored.update(p.sharded for group in groups for p in group.params)

@@ -128,8 +128,8 @@ def refuse_capture() -> None:
 
 def warn_whole(module: nn.Module, name: str, p: nn.Parameter) -> None:
     warnings.warn(
-        f"{name} of {type(module).__name__}, of {p.nbytes} bytes, is gathered whole: what streams is "
-        "torch's Linear and Embedding, and experts of Transformers", stacklevel=5
+        f"{name} of {type(module).__name__}, of {p.nbytes} bytes, is gathered whole: what streams "
+        "is torch's Linear and Embedding, and experts of Transformers", stacklevel=5
     )
 
 

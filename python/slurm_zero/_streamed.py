@@ -9,6 +9,7 @@ A slice has whole rows of the parameter, of a matrix or of a stack of them, a ru
 from __future__ import annotations
 
 import types
+import weakref
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
@@ -26,6 +27,8 @@ if TYPE_CHECKING:
     from ._job import Job
 
 Place = tuple[nn.Module, str]
+# Of what is asked for a loss alone, as far as models of Transformers say so.
+heads: weakref.WeakSet[nn.Module] = weakref.WeakSet()
 # Of a slice: matrix of the stack, its rows [first, end), and the slice's row where they begin.
 Rows = tuple[int, int, int, int]
 
@@ -152,12 +155,12 @@ class StreamedGroup(Group):
 # ---- what computes with slices -------------------------------------------------------------------
 
 
-def _anchor() -> torch.Tensor:
+def anchor() -> torch.Tensor:
     """What has autograd call backward, where no input needs a gradient: the parameter does."""
     return torch.empty(0, requires_grad=True)
 
 
-def _product(a: torch.Tensor, b: torch.Tensor, out: torch.Tensor) -> None:
+def product(a: torch.Tensor, b: torch.Tensor, out: torch.Tensor) -> None:
     if out.dtype == a.dtype:
         torch.mm(a, b, out=out)
     else:
@@ -206,7 +209,7 @@ class Product(torch.autograd.Function):
                     continue
                 a, b = (x, dout) if ctx.transposed else (dout, x)
                 if trainable:
-                    _product(a[mine, begin:end].t(), b[mine], grad[here])
+                    product(a[mine, begin:end].t(), b[mine], grad[here])
                 if needs_x:
                     w = each.values[here].to(x.dtype)
                     if ctx.transposed:
@@ -263,10 +266,20 @@ def _multiply(x: torch.Tensor, bounds: list[int], p: FlatShard,
     group.begin()
     x = x.to(_dtype_of(x, group))
     with torch.autocast(x.device.type, enabled=False):
-        return Product.apply(x, _anchor(), bounds, group, transposed)
+        return Product.apply(x, anchor(), bounds, group, transposed)
 
 
 def _linear(self: nn.Linear, x: torch.Tensor) -> torch.Tensor:
+    if self in heads and self.bias is None and torch.is_grad_enabled():
+        group = self.weight._shard_spec.param.group
+        group.begin()
+        return _streamed_loss.logits_of(
+            x, self, group, _dtype_of(x, group), lambda hidden: _apply_linear(self, hidden)
+        )
+    return _apply_linear(self, x)
+
+
+def _apply_linear(self: nn.Linear, x: torch.Tensor) -> torch.Tensor:
     flat = x.reshape(-1, x.shape[-1])
     out = _multiply(flat, [0, len(flat)], self.weight)
     if self.bias is not None:
@@ -278,7 +291,7 @@ def _embedding(self: nn.Embedding, ids: torch.Tensor) -> torch.Tensor:
     group = self.weight._shard_spec.param.group
     group.begin()
     padding = self.padding_idx
-    return Lookup.apply(ids, _anchor(), group, padding)
+    return Lookup.apply(ids, anchor(), group, padding)
 
 
 def _experts(self: Any, hidden: torch.Tensor, top_k_index: torch.Tensor,
@@ -349,6 +362,13 @@ def stream(module: nn.Module) -> None:
     module.forward = types.MethodType(forward, module)
 
 
+def note_heads(modules: list[nn.Module]) -> None:
+    for module in modules:
+        head = getattr(module, "get_output_embeddings", lambda: None)()
+        if isinstance(head, nn.Linear):
+            heads.add(head)
+
+
 def find(modules: list[nn.Module], taken: set[nn.Module], ignored: set[nn.Parameter],
          threshold: int) -> dict[nn.Parameter, list[Place]]:
     """The parameters above a threshold, in bytes, that can be streamed. Of a group's modules those
@@ -365,3 +385,6 @@ def find(modules: list[nn.Module], taken: set[nn.Module], ignored: set[nn.Parame
                 _device.warn_whole(module, name, p)
             found.setdefault(p, []).append((module, name))
     return {p: places for p, places in found.items() if p not in whole}
+
+
+from . import _streamed_loss  # noqa: E402, which has what is here

@@ -672,8 +672,8 @@ static zero_status set_slices(union value *v)
 	return zero_group_set_slices(v[0].group, (size_t)v[1].size);
 }
 
-/* Of a slice: (first element, how many, element of the slice) of each run. Returns how many elements
-   it spans. */
+/* Of a slice: (first element, how many, element of the slice) of each run, and how many elements it
+   spans. */
 static PyObject *runs_of(const zero_group *slice, zero_run *runs, size_t *elements)
 {
 	size_t count = zero_slice_runs(slice, runs);

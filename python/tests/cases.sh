@@ -27,6 +27,7 @@ export ZERO_SHARE=1
 run_ranks 3 streamed
 ZERO_SHARD=2 long 4 streamed
 ZERO_CHECK=1 long 2 streamed
+ZERO_STREAM=auto ZERO_STREAM_THRESHOLD=3000 ZERO_STREAM_CHUNK=4K run_ranks 2 streamed chosen plain
 mkdir "$scratch/streamed"
 run_ranks 2 streamed save "$scratch/streamed"
 run_ranks 3 streamed restore "$scratch/streamed"

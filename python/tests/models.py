@@ -6,6 +6,7 @@ import copy
 import shutil
 import sys
 import tempfile
+from unittest import mock
 
 import torch
 import torch.distributed as dist
@@ -14,6 +15,7 @@ from torch.distributed import fsdp
 
 import slurm_zero as zero
 import transformers as tf
+from slurm_zero._streamed_loss import Logits
 
 WORDS = 211  # odd, as the other sizes, so that shards end within rows
 TEXT = {"vocab_size": WORDS, "hidden_size": 48, "intermediate_size": 93, "num_hidden_layers": 3,
@@ -132,6 +134,28 @@ def in_bf16(name):
     train(name, (single, stock, model), (2**-5, 2**-7))
 
 
+def in_slices(name):
+    """All that can be streamed is, and the logits of a head are never whole."""
+    torch.manual_seed(6)
+    single = MODELS[name][0].from_config(MODELS[name][1])
+    stock = shard(copy.deepcopy(single), fsdp.fully_shard)
+    model = shard(copy.deepcopy(single), zero.fully_shard, streamed=6144)
+    train(name, (single, stock, model), (1e-5, 1e-5))
+    data = MODELS[name][2](torch.Generator().manual_seed(rank))
+    with torch.no_grad():
+        want = single(**data).logits
+        torch.testing.assert_close(model(**data).logits, want, rtol=1e-3, atol=1e-3)
+    out = model(**data)
+    if isinstance(out.logits, Logits):
+        with mock.patch.object(Logits, "_whole", side_effect=AssertionError("whole logits")):
+            out = model(**data)
+        out.loss.backward()
+        model.zero_grad()
+    else:
+        assert name in ("bert", "vit"), "the head of this model does not stream"
+    torch.testing.assert_close(out.logits * 1, want, rtol=1e-3, atol=1e-3)
+
+
 def exported():
     """Transformers reads what is exported, if one model was sharded."""
     kind, config, _ = MODELS["llama_tied"]
@@ -159,6 +183,7 @@ names = sys.argv[1:] or list(MODELS)
 for name in names:
     in_f32(name, shared[0])
     in_bf16(name)
+    in_slices(name)
 dist.barrier()
 if rank == 0:
     shutil.rmtree(shared[0])

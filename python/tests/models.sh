@@ -6,7 +6,7 @@
 
 imports transformers accelerate peft ||
 	skip torch "$TORCH_PYTHON has not transformers, accelerate and peft"
-run_ranks 2 models llama_tied qwen3_moe
+ZERO_SHARE=1 run_ranks 2 models llama_tied qwen3_moe
 long 2 models gpt2 llama qwen3 mixtral bert vit
 long alone models gpt2 mixtral
 long 3 models llama bert

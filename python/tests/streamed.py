@@ -243,6 +243,22 @@ def memory():
 
 
 @case
+def chosen():
+    """By --zero-stream=auto, or not, if the program says nothing or False."""
+    is_auto = _zero.setting("stream") == "auto"
+    threshold = int(_zero.setting("stream_threshold"))
+    for given, want in ((None, is_auto), ("auto", True), (False, False), (0, False)):
+        model = Model()
+        shard(model, streamed=given)
+        for group in _api._job.groups:
+            if group.slice_bytes and set(group.modules) & {*model.modules()}:
+                assert want and group.slice_bytes == int(_zero.setting("stream_chunk"))
+        large = any(p.numel() * 4 > threshold for p in model.parameters())
+        found = type(model.head).forward is not model.head.forward.__func__
+        assert found == (want and large), (given, found)
+
+
+@case
 def refused():
     model = streamed(Model())
     expect(NotImplementedError, "copy the model before fully_shard", lambda: copy.deepcopy(model))

@@ -23,7 +23,8 @@ START_TEST(defaults_are_options)
 		{"version: 1\ndefaults:\n  tasks: 3\n",
 		 ":3:3: there is no option 'tasks': the options are stage, shard, offload, states, "
 		 "report, "
-		 "stream_chunk, stream_threshold, flatten, allgather, bucket, gather_limit, "
+		 "stream_chunk, stream_threshold, stream, flatten, allgather, bucket, "
+		 "gather_limit, "
 		 "gather_dtype, vram_reserve, backend, preload, preload_path, python, "
 		 "fsdp"},
 		{"version: 1\ndefaults:\n  stage: 4\n",

@@ -230,7 +230,7 @@ START_TEST(defaults)
 	ck_assert_str_eq(
 		text,
 		"stage=3 shard=all offload=none states=f32 config= report= "
-		"stream_chunk=41943040 stream_threshold=auto flatten=auto "
+		"stream_chunk=41943040 stream_threshold=auto stream=no flatten=auto "
 		"allgather=auto bucket=1073741824 gather_limit=auto gather_dtype=param "
 		"vram_reserve=5%25 backend=auto preload=yes "
 		"preload_path= python=yes fsdp=auto isa=auto share=0 threads=0 reduce=nccl nccl= "
@@ -386,8 +386,7 @@ START_TEST(bad_settings_texts_change_nothing)
 		 "x: there is no option 'chunk': did you mean stream_chunk or check?"},
 		{"stage=1 gather=2", "x: there is no option 'gather': did you mean allgather or "
 				     "gather_limit or gather_dtype?"},
-		{"stage=1 stream=2", "x: there is no option 'stream': did you mean stream_chunk or "
-				     "stream_threshold?"},
+		{"stage=1 streams=2", "x: there is no option 'streams': did you mean stream?"},
 		{"=2", "x: there is no option '': the options are stage, shard, "},
 		{"stage=1 stage=2", "x: stage occurs twice"},
 		{"stage=1 preload", "x: 'preload' is not of the form name=value"},
