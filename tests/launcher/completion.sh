@@ -20,7 +20,8 @@ offers() {
 touch "$scratch/model.safetensors"
 mkdir "$scratch/bin" && touch "$scratch/bin/train-me" && chmod +x "$scratch/bin/train-me"
 PATH=$scratch/bin:$PATH
-offers --zero-st "--zero-stage --zero-states --zero-stream --zero-stream-chunk --zero-stream-threshold"
+offers --zero-st "--zero-stage --zero-states --zero-stream --zero-stream-chunk \
+--zero-stream-threshold"
 offers --zero-stag --zero-stage=
 offers --zero-stage "--zero-stage="
 offers --zero-stage= "0 1 2 3"

@@ -66,8 +66,8 @@ has_not "$out" ZERO_RESOLVED
 gib=$((1 << 30))
 # resolved STAGE FREE BUDGET THRESHOLD [MORE [GATHER_LIMIT]]: a ZERO_RESOLVED
 resolved() {
-	echo "stage=$1 stream_chunk=41943040 stream_threshold=$4 stream=no flatten=auto allgather=auto" \
-		"bucket=1073741824 vram_free=$2 vram_source=nvml budget=$3 tasks=5" \
+	echo "stage=$1 stream_chunk=41943040 stream_threshold=$4 stream=no flatten=auto" \
+		"allgather=auto bucket=1073741824 vram_free=$2 vram_source=nvml budget=$3 tasks=5" \
 		"gather_limit=${6-auto} ${5-}"
 }
 h100='gpus=2 gpu=NVIDIA%20H100 master=n1:12345'
