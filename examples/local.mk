@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-EXTRA_DIST += examples/demo.sh examples/demo_slurm.sh examples/demo_torch.sh \
-	examples/finetune.py examples/requeue.sbatch $(GPT_DEVICE)
+EXTRA_DIST += examples/demo.sh examples/demo_slurm.sh examples/demo_stream.sh \
+	examples/demo_torch.sh examples/finetune.py examples/stream.py examples/requeue.sbatch $(GPT_DEVICE)
 
 if HAVE_CBLAS
 noinst_PROGRAMS += examples/gpt
@@ -37,4 +37,8 @@ demo: all tests/double/nvml.la
 demo-torch: all
 	@$(TEST_ENVIRONMENT) bash $(top_srcdir)/examples/demo_torch.sh
 
-.PHONY: demo demo-torch
+# What streamed parameters save, on two ranks that share no memory.
+demo-stream: all
+	@$(TEST_ENVIRONMENT) bash $(top_srcdir)/examples/demo_stream.sh
+
+.PHONY: demo demo-torch demo-stream

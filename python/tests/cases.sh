@@ -28,6 +28,10 @@ run_ranks 3 streamed
 ZERO_SHARD=2 long 4 streamed
 ZERO_CHECK=1 long 2 streamed
 ZERO_STREAM=auto ZERO_STREAM_THRESHOLD=3000 ZERO_STREAM_CHUNK=4K run_ranks 2 streamed chosen plain
+SHAPES="head 300 32,experts 4 16" MORE="--tokens 8 --steps 2 --slice 4000" \
+	timeout 300 bash "$top_srcdir/examples/demo_stream.sh" >"$scratch/out" 2>&1 &&
+	(($(grep -c "ratio: .* sent [01]\\." "$scratch/out") == 2)) ||
+	fail "examples/demo_stream.sh: $(<"$scratch/out")"
 mkdir "$scratch/streamed"
 run_ranks 2 streamed save "$scratch/streamed"
 run_ranks 3 streamed restore "$scratch/streamed"
