@@ -1159,6 +1159,13 @@ int zero_shard_owner(const zero_group *group, int shard);
  */
 zero_status zero_gradient_shard(zero_param *param, float **data, size_t *first, size_t *count);
 /*
+ * For a program that keeps gradients by itself, the same on all ranks, which communicates nothing.
+ * Without `have` the sums of a group are freed, and the next zero_reduce begins anew: the program
+ * has taken them. With it, a group that has none gets sums of 0, for the program to write those
+ * that a zero_step is to use. It waits for the group's reduce, and returns its error.
+ */
+zero_status zero_gradient_sums(zero_group *group, bool have);
+/*
  * COLLECTIVE over all ranks. Where the setting `shard` divides the ranks, zero_reduce sums over
  * those that store a copy between them. This begins to sum what they have over all ranks, as
  * zero_step and zero_step_begin do by themselves: call it before zero_gradient_shard, which fails

@@ -446,6 +446,51 @@ zero_status zero_reduce(zero_group *group)
 	return status;
 }
 
+static zero_status alloc_sums(zero_group *group)
+{
+	zero_job *job = group->job;
+	zero_status status = ZERO_OK;
+
+	for (size_t f = 0; !status && f < group->flat_count; f++) {
+		struct zero_flat *flat = &group->flats[f];
+
+		if (flat->state_count)
+			status = job->ops->alloc(job->backend, ZERO_MEM_GRADIENTS,
+						 flat->state_count * sizeof(float), true,
+						 (void **)&flat->reduced);
+	}
+	return status;
+}
+
+zero_status zero_gradient_sums(zero_group *group, bool have)
+{
+	zero_status status = zero_require_member(group, "asked for its sums");
+	bool needs;
+
+	if (!status)
+		status = zero_require_group_state(group, ZERO_IDLE | ZERO_WRITING,
+						  "asked for its sums");
+	if (!status && (!group->flats || !group->trainable || group->team_reduced))
+		status = zero_fail(ZERO_E_STATE, "group '%s' has no sums of all ranks: %s",
+				   group->name,
+				   !group->flats      ? "zero_layout has not been called"
+				   : group->trainable ? "call zero_reduce_replicas first"
+						      : "it has no trainable parameter");
+	if (status)
+		return status;
+	pthread_mutex_lock(&group->job->lock);
+	status = zero_reduce_wait(group);
+	needs = !status && have && !group->reduced;
+	if (needs)
+		status = alloc_sums(group);
+	pthread_mutex_unlock(&group->job->lock);
+	if (needs && !status)
+		group->reduced = true;
+	else if (!have || needs)
+		zero_step_free_gradients(&group, 1, false);
+	return status;
+}
+
 /* ---- over the copies of a grid --------------------------------------------------------------- */
 
 /* Adds the operations that sum a flat buffer's sums over replica_team, and free them. */

@@ -79,6 +79,8 @@ class AdamW(torch.optim.Optimizer):
             for p in group["params"]:
                 param = p._shard_spec.param
                 if p.grad is not None:
+                    if param.part not in stepped:
+                        _zero.gradient_sums(param.part.handle, True)
                     stepped.add(param.part)
                     given.add(param)
                     self._set_scales(param, scales)
@@ -118,12 +120,6 @@ class AdamW(torch.optim.Optimizer):
 
     def _write_gradient(self, param: Param, gradient: FlatShard) -> None:
         sums = tensor_of(_zero.gradient_shard(param.handle), torch.float32)
-        if sums.numel() != gradient._local_tensor.numel():
-            raise _zero.Error(
-                f"zero.{type(self).__name__}: the gradient of {param.name} was not made by a "
-                "backward pass, or another optimizer has stepped parameters of the same "
-                "module since: give them to one"
-            )
         sums.copy_(gradient._local_tensor)
 
 

@@ -423,7 +423,9 @@ class Group:
             return
         sums = [tensor_of(_zero.gradient_shard(p.handle), torch.float32) for p in params]
         values = torch._foreach_div(sums, self.divide or world)
-        torch._foreach_zero_(sums)  # what a later reduce adds to
+        del sums
+        for part in dict.fromkeys(p.part for p in params):
+            _zero.gradient_sums(part.handle, False)
         if self.all_reduce_hook:
             flat = torch.cat(values)
             self.all_reduce_hook(flat)

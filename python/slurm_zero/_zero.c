@@ -946,6 +946,7 @@ static const struct function {
 		zero_status (*groups)(zero_job *job, zero_group **groups, size_t count);
 		zero_status (*group)(zero_group *group);
 		zero_status (*group_dtype)(zero_group *group, zero_dtype dtype);
+		zero_status (*group_bool)(zero_group *group, bool flag);
 		zero_status (*param_bool)(zero_param *param, bool flag);
 		zero_status (*param_float)(zero_param *param, float number);
 		zero_status (*param_text)(zero_param *param, const char *text);
@@ -993,6 +994,7 @@ static const struct function {
 	{"reduce", "g", .group = zero_reduce},
 	{"reduce_replicas", "G", .groups = zero_reduce_replicas},
 	{"gradient_shard", "P", .run = gradient_shard, .gives = 'm'},
+	{"gradient_sums", "gp", .group_bool = zero_gradient_sums, .again = true},
 	{"write_begin", "g", .group = zero_write_begin},
 	{"write_end", "g", .group = zero_write_end},
 	{"backward_end", "b", .locked = py_backward_end},
@@ -1033,6 +1035,8 @@ static zero_status run(const struct function *f, union value *v)
 	case 'G':
 		return f->groups(job, v[0].groups.list, v[0].groups.count);
 	case 'g':
+		if (f->kinds[1] == 'p')
+			return f->group_bool(v[0].group, v[1].number);
 		return f->kinds[1] ? f->group_dtype(v[0].group, (zero_dtype)v[1].number)
 				   : f->group(v[0].group);
 	case 'P':

@@ -377,6 +377,52 @@ static void begins_not(void)
 	free(m);
 }
 
+/* A program that takes the sums and gives them back later steps as if it had not. */
+static void taken(const char *settings)
+{
+	uint64_t bits[2];
+
+	for (int take = 0; take < 2; take++) {
+		struct model *m = begin(settings);
+		static float kept[GROUPS][PARAMS][MOST];
+		size_t first, count, before = gradient_bytes(m->job);
+		float *sums;
+
+		reduce_all(m, 0);
+		ok(zero_reduce_replicas(m->job, m->groups, GROUPS));
+		for (int g = 0; take && g < GROUPS; g++) {
+			for (int p = 0; p < PARAMS; p++) {
+				if (!trainable(g, p))
+					continue;
+				ok(zero_gradient_shard(m->params[g][p], &sums, &first, &count));
+				if (count)
+					memcpy(kept[g][p], sums, count * sizeof(float));
+			}
+			ok(zero_gradient_sums(m->groups[g], false));
+			ok(zero_gradient_sums(m->groups[g], false));
+		}
+		ok(zero_agree(m->job, NULL));
+		check(!take || gradient_bytes(m->job) == before, "%zu bytes of gradients",
+		      gradient_bytes(m->job));
+		for (int g = 0; take && g < GROUPS; g++) {
+			ok(zero_gradient_sums(m->groups[g], true));
+			ok(zero_gradient_sums(m->groups[g], true));
+			for (int p = 0; p < PARAMS; p++) {
+				if (!trainable(g, p))
+					continue;
+				ok(zero_gradient_shard(m->params[g][p], &sums, &first, &count));
+				for (size_t i = 0; i < count; i++) {
+					check(sums[i] == 0, "%g at first", (double)sums[i]);
+					sums[i] = kept[g][p][i];
+				}
+			}
+		}
+		bits[take] = step_by_library(m, false);
+		end(m);
+	}
+	check(bits[0] == bits[1], "%s: other values of sums that were taken", settings);
+}
+
 /* ---- what is refused ------------------------------------------------------------------------- */
 
 static void refused(void)
@@ -630,6 +676,7 @@ int main(void)
 		written(settings[i]);
 		clipped(settings[i]);
 		dropped(settings[i]);
+		taken(settings[i]);
 		if (settings[i][6] != '0')
 			told(settings[i]);
 	}
@@ -643,6 +690,7 @@ int main(void)
 		written(text);
 		clipped(text);
 		dropped(text);
+		taken(text);
 		reset(text);
 	}
 	completes_save();
