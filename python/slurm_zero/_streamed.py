@@ -143,8 +143,10 @@ class StreamedGroup(Group):
             _zero.gather(each.handle, dtype)
             if i + 1 < len(slices):
                 _zero.prefetch_slice(slices[i + 1].handle, dtype)
-            yield each
-            _zero.release(each.handle)
+            try:
+                yield each
+            finally:
+                _zero.release(each.handle)
 
     def reduce(self, each: Slice) -> None:
         """Its gradient is written."""
@@ -227,29 +229,39 @@ class Lookup(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, ids: torch.Tensor, _: torch.Tensor, group: StreamedGroup,
                 padding: int | None) -> torch.Tensor:
-        flat = ids.reshape(-1)
-        out = group.slices[0].values.new_empty(len(flat), group.slices[0].row)
+        first = group.slices[0]
+        sorted_ids, order = ids.reshape(-1).sort()
+        if len(order) and ids.device.type == "cpu" and not (
+            0 <= int(sorted_ids[0]) and int(sorted_ids[-1]) < first.height
+        ):
+            raise IndexError("index out of range in self")
+        # Where in the sorted numbers each run begins and ends; a GPU is waited for once.
+        edges = sorted({row for each in group.slices for rows in each.rows for row in rows[1:3]})
+        at = torch.searchsorted(sorted_ids, torch.tensor(edges, device=ids.device)).tolist()
+        ctx.where = dict(zip(edges, at))
+        out = first.values.new_zeros(len(order), first.row)
         for each in group.gathered():
             for _, begin, end, at in each.rows:
-                found = ((flat >= begin) & (flat < end)).nonzero()[:, 0]
-                out[found] = each.values[flat[found] - begin + at]
-        ctx.save_for_backward(flat)
+                mine = slice(ctx.where[begin], ctx.where[end])
+                out[order[mine]] = each.values[sorted_ids[mine] - begin + at]
+        ctx.save_for_backward(sorted_ids, order)
         ctx.group, ctx.padding = group, padding
-        return out.view(*ids.shape, -1)
+        return out.view(*ids.shape, first.row)
 
     @staticmethod
     @torch.autograd.function.once_differentiable
     def backward(ctx: Any, dout: torch.Tensor) -> tuple:
-        (flat,), group = ctx.saved_tensors, ctx.group
+        (sorted_ids, order), group = ctx.saved_tensors, ctx.group
         group.begin_backward()
-        dout = dout.reshape(len(flat), -1)
-        if ctx.padding is not None:
-            flat = torch.where(flat == ctx.padding, -1, flat)
+        dout = dout.reshape(len(order), group.slices[0].row)
         for each in group.slices if group.params[0].trainable else ():
             grad = each.gradient().zero_()
             for _, begin, end, at in each.rows:
-                found = ((flat >= begin) & (flat < end)).nonzero()[:, 0]
-                grad.index_add_(0, flat[found] - begin + at, dout[found].to(grad.dtype))
+                mine = slice(ctx.where[begin], ctx.where[end])
+                rows = dout[order[mine]].to(grad.dtype)
+                grad.index_add_(0, sorted_ids[mine] - begin + at, rows)
+                if ctx.padding is not None and begin <= ctx.padding < end:
+                    grad[ctx.padding - begin + at] = 0
             group.reduce(each)
         return None, None, None, None
 
@@ -284,7 +296,7 @@ def _apply_linear(self: nn.Linear, x: torch.Tensor) -> torch.Tensor:
     out = _multiply(flat, [0, len(flat)], self.weight)
     if self.bias is not None:
         out = out + self.bias.to(out.dtype)
-    return out.view(*x.shape[:-1], -1)
+    return out.view(*x.shape[:-1], out.shape[-1])
 
 
 def _embedding(self: nn.Embedding, ids: torch.Tensor) -> torch.Tensor:

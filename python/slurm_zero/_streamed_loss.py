@@ -68,8 +68,9 @@ class CrossEntropy(torch.autograd.Function):
                 for t in _blocks(x):
                     logits = _logits(x[t], each, begin, end, at).sub_(lse[t, None]).exp_()
                     row = labels[t] - begin
-                    mine = ((row >= 0) & (row < end - begin)).nonzero()[:, 0]
-                    logits[mine, row[mine]] -= 1
+                    one = ((row >= 0) & (row < end - begin)).to(logits.dtype)
+                    row = row.clamp(0, end - begin - 1)
+                    logits.scatter_add_(1, row[:, None], -one[:, None])
                     logits = logits.mul_(dloss[t, None]).to(x.dtype)
                     if trainable and t.start == 0:
                         product(logits.t(), x[t], grad[here])
@@ -167,12 +168,15 @@ def _cross_entropy(input: torch.Tensor, target: torch.Tensor, weight: Any = None
     ):
         return None
     keep = target != ignore_index
-    labels = target[keep]
-    if len(labels) and not 0 <= int(labels.min()) <= int(labels.max()) < input.shape[1]:
+    labels = torch.where(keep, target, -1)  # of no row
+    if labels.device.type == "cpu" and not (
+        ((labels >= 0) == keep).all() and (labels < input.shape[1]).all()
+    ):
         raise IndexError(f"a target is not in [0, {input.shape[1]})")
-    each = CrossEntropy.apply(input._hidden[keep], anchor(), labels, input._group).to(input.dtype)
+    each = CrossEntropy.apply(input._hidden, anchor(), labels, input._group).to(input.dtype)
+    each = torch.where(keep, each, 0)
     if reduction == "none":
-        return each.new_zeros(target.shape).masked_scatter(keep, each)
+        return each
     return each.sum() / keep.sum() if reduction == "mean" else each.sum()
 
 

@@ -7,6 +7,7 @@ import os
 import sys
 
 import torch
+import torch.distributed as dist
 from torch import nn
 
 import harness
@@ -240,6 +241,62 @@ def memory():
             sums += 2 * model[0].weight.numel() * 4 // world
         grown = after["gradients"][1] - before["gradients"][1]
         assert grown <= sums + (6 << 17), (before, after)
+
+
+class Causal(Model):
+    """Its head is asked for a loss."""
+
+    def get_output_embeddings(self):
+        return self.head
+
+
+@case
+def losses():
+    """Cross entropies of all kinds, and of no tokens; anything else makes logits whole."""
+    single = Causal()
+    model, ids = streamed(copy.deepcopy(single)), batches(3)[rank]
+    wanted = torch.randint(0, 31, (2, 7), generator=torch.Generator().manual_seed(rank))
+    wanted[0, :3] = -100
+    weights = torch.rand(31)
+    ce = nn.functional.cross_entropy
+    for name, loss in {
+        "mean": lambda out, y: ce(out.view(-1, 31), y.view(-1)),
+        "sum": lambda out, y: ce(out.float().reshape(-1, 31), y.flatten(), reduction="sum"),
+        "none": lambda out, y: (ce(out.view((-1, 31)), y.flatten(), reduction="none")
+                                * torch.arange(14, device=out.device)).sum(),
+        "shifted": lambda out, y: ce(out[..., :-1, :].contiguous().view(-1, 31),
+                                     y[..., 1:].reshape(-1)),
+        "ignored": lambda out, y: nn.CrossEntropyLoss(ignore_index=7, reduction="sum")(
+            out.view(-1, 31), y.flatten().clamp(min=7)),
+        "nothing": lambda out, y: ce(out[:0].reshape(-1, 31), y[:0].reshape(-1), reduction="sum")
+                                  + ce(out.view(-1, 31), y.flatten()),
+        "weights": lambda out, y: ce(out.view(-1, 31), y.view(-1), weights.to(out.device)),
+        "smooth": lambda out, y: ce(out.view(-1, 31), y.view(-1), label_smoothing=0.1),
+        "other": lambda out, y: out.softmax(-1).square().sum() + (2 * out + 1).std(),
+        "twice": lambda out, y: ce(out.view(-1, 31), y.view(-1)) + out.logsumexp(-1).mean(),
+    }.items():
+        found = [loss(m(ids.to(p.device)), wanted.to(p.device))
+                 for m in (model, single) for p in [next(m.parameters())]]
+        torch.testing.assert_close(*found, rtol=1e-5, atol=1e-5, msg=lambda text: f"{name}: {text}")
+        found[0].backward()
+        # the mean over the ranks of what each has
+        found[1].backward()
+        for p in single.parameters():
+            if p.grad is not None:
+                dist.all_reduce(p.grad)
+                p.grad /= world
+        compare(name, model, single, 2e-5)
+        model.zero_grad(), single.zero_grad()
+    logits = model(ids)
+    assert logits.shape == (2, 7, 31) and logits.dim() == 3 and logits.dtype == torch.float32
+    if device.type == "cpu":
+        wanted[0, 0] = 31
+        expect(IndexError, "not in [0, 31)", lambda: ce(logits.reshape(-1, 31),
+                                                        wanted.view(-1)))
+        expect(IndexError, "out of range", lambda: model.embed(torch.tensor([31])))
+        zero.reset()
+    empty = model(ids[:0])
+    assert empty.shape == (0, 7, 31)
 
 
 @case
