@@ -238,8 +238,8 @@ struct life {
 	char folder[1024];
 	zero_job *job;
 	zero_team *team;
-	zero_group *groups[2];
-	zero_param *params[2];
+	zero_group *groups[2], *sliced;
+	zero_param *params[2], *oversized;
 	float mine[VALUES];              /* a state of the program's */
 	int steps, number, at;           /* the group */
 	bool own;                        /* the program's own steps */
@@ -268,7 +268,7 @@ static zero_status make_team(struct life *life)
 /* What was made before stays. */
 static zero_status declare(struct life *life)
 {
-	static const size_t count = VALUES;
+	static const size_t count = VALUES, slices = 1200;
 	zero_status status = ZERO_OK;
 
 	for (int g = 0; !status && g < 2; g++) {
@@ -284,7 +284,18 @@ static zero_status declare(struct life *life)
 		if (!status && !life->params[g])
 			status = zero_param_new(life->groups[g], &spec, &life->params[g]);
 	}
-	return status;
+	if (!status && !life->sliced)
+		status = zero_group_new(life->job, "s", NULL, &life->sliced);
+	if (!status && !life->oversized) {
+		zero_param_spec spec = {.name = "s",
+					.dtype = ZERO_F32,
+					.ndim = 1,
+					.shape = &slices,
+					.trainable = true};
+
+		status = zero_param_new(life->sliced, &spec, &life->oversized);
+	}
+	return status ? status : zero_group_set_slices(life->sliced, 1);
 }
 
 static zero_status lay_out(struct life *life)
