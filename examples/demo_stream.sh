@@ -6,11 +6,12 @@
 #	TORCH_PYTHON=FILE   a Python that has torch
 #	SHAPES="..."        other shapes: head ROWS WIDTH, or experts COUNT WIDTH, between commas
 #	MORE="..."          more options of examples/stream.py
+#	LIMIT=1.4           of the bytes of the largest parameter, what a confined rank may have
 set -euo pipefail
 
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 : "${top_srcdir:=$here}" "${top_builddir:=$here}" "${TORCH_PYTHON:=python3}"
-: "${ZERORUN:=$top_builddir/launcher/zerorun}" "${SHAPES:=head 65536 512,experts 32 512}"
+: "${ZERORUN:=$top_builddir/launcher/zerorun}" "${SHAPES:=head 65536 512,experts 32 512}" "${LIMIT:=1.4}"
 "$TORCH_PYTHON" -c 'import torch' || {
 	echo "demo-stream: name a Python that has torch: TORCH_PYTHON=venv/bin/python" >&2
 	exit 1
@@ -28,3 +29,18 @@ for shape in "${shapes[@]}"; do
 			"${words[@]}" --record "$folder/${words[0]}" "${more[@]}" </dev/null
 	done
 done
+# In memory control groups, which root can make.
+can_confine() {
+	rmdir /sys/fs/cgroup/memory/stream-* /sys/fs/cgroup/stream-* || true
+	mkdir /sys/fs/cgroup/memory/stream-0 ||
+		{ mkdir /sys/fs/cgroup/stream-0 && [[ -e /sys/fs/cgroup/stream-0/memory.max ]]; }
+} 2>/dev/null
+((EUID == 0)) && can_confine || exit 0
+for way in whole streamed; do
+	echo "== a head of 134 MB on 4 ranks that may have $LIMIT times as much, with AdamW: $way"
+	"$ZERORUN" -n 4 "$TORCH_PYTHON" "$top_srcdir/examples/stream.py" "$way" head 65536 512 \
+		--tokens 64 --slice 2097152 --limit "$LIMIT" </dev/null >"$folder/out" 2>&1 ||
+		echo "    ${way}: $(grep -m 1 -o "signal 9 (Killed)" "$folder/out" || tail -1 "$folder/out")"
+	grep "^ *$way:" "$folder/out" || true
+done
+rmdir /sys/fs/cgroup/memory/stream-* /sys/fs/cgroup/stream-* 2>/dev/null || true

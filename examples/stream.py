@@ -9,11 +9,20 @@ whole and slice by slice.
 It trains for a few steps from the same values either way. Rank 0 prints what that takes: the most
 memory of the process beyond what it had before the steps, of the library that which is gathered and
 the gradients beyond their sums, bytes sent, seconds of forward and backward, and the losses. With
---record FILE a second run, of the other way, prints the ratios too."""
+--record FILE a second run, of the other way, prints the ratios too.
+
+    zerorun -n 4 python3 examples/stream.py streamed head 65536 512 --slice 2097152 --limit 1.4
+
+--limit gives each rank a memory control group of its own (as root, with the memory controller of
+version 1 or 2) of so many times the bytes of the largest parameter, beyond what the process has at
+first; and trains 20 steps by zero.AdamW, saves, restores and exports."""
 
 import argparse
 import json
+import os
 import re
+import shutil
+import tempfile
 import time
 
 import torch
@@ -126,6 +135,60 @@ def train(args, streamed):
     }
 
 
+def confine(limit):
+    """This process may take so many bytes more."""
+    root = "/sys/fs/cgroup"
+    old = os.path.isdir(f"{root}/memory")
+    folder = f"{root}/memory/stream-{os.getpid()}" if old else f"{root}/stream-{os.getpid()}"
+    os.mkdir(folder)
+    if not old:  # what the process has stays with the group that it comes from
+        with open(f"{folder}/memory.swap.max", "w", encoding="ascii") as file:
+            file.write("0")
+    name = "memory.limit_in_bytes" if old else "memory.max"
+    with open(f"{folder}/{name}", "w", encoding="ascii") as file:
+        file.write(str(limit))
+    with open(f"{folder}/cgroup.procs", "w", encoding="ascii") as file:
+        file.write(str(os.getpid()))
+    return folder
+
+
+def train_confined(args, streamed):
+    model, rank = make(args), dist.get_rank()
+    largest = max(p.numel() * 4 for p in model.parameters())
+    warm = torch.randn(64, 64, requires_grad=True)
+    (warm @ warm).sum().backward()  # what torch takes once
+    dist.barrier()
+    confine(int(args.limit * largest))
+    for module in list(model) if args.what == "experts" else [model.head]:
+        zero.fully_shard(module, streamed=streamed)
+    zero.fully_shard(model)
+    fill(model)
+    optimizer = zero.AdamW(model.parameters(), 1e-3)
+    folder = [tempfile.mkdtemp() if rank == 0 else None]
+    dist.broadcast_object_list(folder)
+    generator = torch.Generator().manual_seed(7 + rank)
+
+    def step():
+        x = torch.randn(args.tokens, args.width, generator=generator)
+        labels = torch.randint(0, args.count, (args.tokens,), generator=generator)
+        loss = model(x, labels) if args.what == "head" else model(x).square().mean()
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        return loss.item()
+
+    losses = [step() for _ in range(20)]
+    zero.save(model, optimizer, folder[0])
+    zero.restore(model, optimizer, folder[0])
+    zero.export(model, f"{folder[0]}/model")
+    losses.append(step())
+    if rank == 0:
+        shutil.rmtree(folder[0])
+        print(f"{args.way:>9}: loaded, trained, saved, restored and exported within {args.limit} "
+              f"of {largest / 1e6:.0f} MB a rank: losses {losses[0]:.4f} to {losses[-1]:.4f}",
+              flush=True)
+
+
 def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("way", choices=("streamed", "whole"))
@@ -136,10 +199,14 @@ def main():
     parser.add_argument("--steps", type=int, default=4)
     parser.add_argument("--slice", type=int, default=16 << 20, help="bytes")
     parser.add_argument("--record", help="a file")
+    parser.add_argument("--limit", type=float, help="of the largest parameter's bytes")
     args = parser.parse_args()
     torch.set_num_threads(1)
     zero.init()
-    row = train(args, args.slice if args.way == "streamed" else False)
+    streamed = args.slice if args.way == "streamed" else False
+    if args.limit:
+        return train_confined(args, streamed)
+    row = train(args, streamed)
     if dist.get_rank():
         return
     print(f"{args.way:>9}: process {row['process'] / 1e6:7.1f} MB, gathered and gradients "

@@ -147,13 +147,18 @@ void zero_slices_free(zero_group *group)
 
 zero_group *zero_group_after(const struct zero_model *model, const zero_group *group)
 {
-	const zero_group *parent = group && group->parent ? group->parent : group;
-	size_t next = group && group->parent ? (size_t)(group - parent->slices) + 1 : 0;
+	const zero_group *parent = group;
+	size_t next = 0;
 
-	if (parent && next < parent->slice_count)
+	if (!group)
+		return model->group_count ? model->groups[0] : NULL;
+	if (group->parent) {
+		parent = group->parent;
+		next = (size_t)(group - parent->slices) + 1;
+	}
+	if (next < parent->slice_count)
 		return &parent->slices[next];
-	next = parent ? parent->index + 1 : 0;
-	return next < model->group_count ? model->groups[next] : NULL;
+	return parent->index + 1 < model->group_count ? model->groups[parent->index + 1] : NULL;
 }
 
 bool zero_group_is_gathered(const zero_group *group)

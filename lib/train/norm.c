@@ -158,12 +158,20 @@ zero_status zero_step_agree(zero_job *job, zero_status status, const zero_adamw 
 	struct from_rank mine = {adamw->samples, own_flags(job, groups, count)}, *all;
 	bool told = is_told(job, adamw, groups, count);
 	char scale[192], muon[192];
+	struct zero_op ops[] = {
+		{.kind = ZERO_OP_ALLGATHER_BYTES,
+		 .on_device = true,
+		 .send = trainer->norms,
+		 .recv = trainer->norms + 1,
+		 .count = sizeof(double)},
+		{.kind = ZERO_OP_ALLGATHER_BYTES, .send = &mine, .count = sizeof(mine)}};
 	struct zero_work *work;
 
 	*agreed = take_told(job);
 	all = calloc(world, sizeof(*all));
 	if (!all && !status)
 		status = zero_fail(ZERO_E_MEMORY, "no memory for the samples of %zu ranks", world);
+	ops[1].recv = all;
 	if (!status) {
 		drop_frozen(job, groups, count);
 		sum_own(job, groups, count);
@@ -175,17 +183,7 @@ zero_status zero_step_agree(zero_job *job, zero_status status, const zero_adamw 
 	zero_muon_label(adamw->muon, muon, sizeof(muon));
 	/* The label holds everything that must be equal on all ranks. */
 	status = zero_submit(
-		&job->all, status,
-		(struct zero_op[]){{.kind = ZERO_OP_ALLGATHER_BYTES,
-				    .on_device = true,
-				    .send = trainer->norms,
-				    .recv = trainer->norms + 1,
-				    .count = sizeof(double)},
-				   {.kind = ZERO_OP_ALLGATHER_BYTES,
-				    .send = &mine,
-				    .recv = all,
-				    .count = sizeof(mine)}},
-		told ? 1 : 2, !told, !told, &work, ZERO_WORK_STEP, NULL,
+		&job->all, status, ops, told ? 1 : 2, !told, !told, &work, ZERO_WORK_STEP, NULL,
 		"step %llu with %slr %.9g, betas %.9g and %.9g, eps %.9g, decay %.9g%s, "
 		"clip %.9g, %d micro-batches%s, over %zu groups (factors %016llx)",
 		(unsigned long long)trainer->begun + 1, scale, (double)adamw->lr,
@@ -207,19 +205,16 @@ zero_status zero_step_agree_end(zero_job *job, zero_status status, struct zero_s
 {
 	size_t world = (size_t)job->place.world;
 	struct from_rank mine = {0, own_flags(job, NULL, 0)}, *all = calloc(world, sizeof(*all));
+	struct zero_op op = {
+		.kind = ZERO_OP_ALLGATHER_BYTES, .send = &mine, .recv = all, .count = sizeof(mine)};
 	bool told = job->trainer->told;
 	struct zero_work *work;
 
 	*agreed = take_told(job);
 	if (!all && !status)
 		status = zero_fail(ZERO_E_MEMORY, "no memory for the flags of %zu ranks", world);
-	status = zero_submit(&job->all, status,
-			     &(struct zero_op){.kind = ZERO_OP_ALLGATHER_BYTES,
-					       .send = &mine,
-					       .recv = all,
-					       .count = sizeof(mine)},
-			     told ? 0 : 1, !told, !told, &work, ZERO_WORK_STEP, NULL,
-			     "zero_step_end");
+	status = zero_submit(&job->all, status, &op, told ? 0 : 1, !told, !told, &work,
+			     ZERO_WORK_STEP, NULL, "zero_step_end");
 	if (!status)
 		status = zero_work_wait(job, &work);
 	if (!status && !told)
