@@ -11,7 +11,8 @@ set -euo pipefail
 
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 : "${top_srcdir:=$here}" "${top_builddir:=$here}" "${TORCH_PYTHON:=python3}"
-: "${ZERORUN:=$top_builddir/launcher/zerorun}" "${SHAPES:=head 65536 512,experts 32 512}" "${LIMIT:=1.4}"
+: "${ZERORUN:=$top_builddir/launcher/zerorun}" "${LIMIT:=1.4}"
+: "${SHAPES:=head 65536 512,experts 32 512}"
 "$TORCH_PYTHON" -c 'import torch' || {
 	echo "demo-stream: name a Python that has torch: TORCH_PYTHON=venv/bin/python" >&2
 	exit 1
@@ -40,7 +41,8 @@ for way in whole streamed; do
 	echo "== a head of 134 MB on 4 ranks that may have $LIMIT times as much, with AdamW: $way"
 	"$ZERORUN" -n 4 "$TORCH_PYTHON" "$top_srcdir/examples/stream.py" "$way" head 65536 512 \
 		--tokens 64 --slice 2097152 --limit "$LIMIT" </dev/null >"$folder/out" 2>&1 ||
-		echo "    ${way}: $(grep -m 1 -o "signal 9 (Killed)" "$folder/out" || tail -1 "$folder/out")"
+		echo "    $way: $(grep -m 1 -o "signal 9 (Killed)" "$folder/out" ||
+			tail -1 "$folder/out")"
 	grep "^ *$way:" "$folder/out" || true
 done
 rmdir /sys/fs/cgroup/memory/stream-* /sys/fs/cgroup/stream-* 2>/dev/null || true

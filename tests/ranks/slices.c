@@ -227,7 +227,9 @@ static void one_case(uint64_t *seed)
 	static const char *const more[] = {"", " offload=optimizer", " allgather=single"};
 	static float now[MOST], whole[MOST], restored[MOST];
 	static size_t of[MOST];
-	size_t shape[3] = {1 + below(seed, 5), 1 + below(seed, 70), 1 + below(seed, 90)};
+	/* rows of mostly powers of two: others are padded to many */
+	size_t shape[3] = {1 + below(seed, 5), 1 + below(seed, 60),
+			   ((size_t)1 << below(seed, 7)) * (1 + below(seed, 3))};
 	int ndim = 1 + (int)below(seed, 3), shard = world, stage = below(seed, 8) ? 3 : 1;
 	struct model m = {.dtype = dtypes[below(seed, 2)],
 			  .gradient = dtypes[below(seed, 2)],
@@ -237,20 +239,20 @@ static void one_case(uint64_t *seed)
 	char folder[1200];
 
 	if (ndim == 1)
-		shape[0] *= 2000;
+		shape[2] *= 300;
 	if (below(seed, 3) == 0 && m.dtype == ZERO_F32)
 		m.gather = ZERO_BF16;
 	for (int part = 1 + (int)below(seed, 3); part > 1; part--)
 		if (world % part == 0 && stage == 3)
 			shard = world / part;
-	slice_bytes = 1 + below(seed, 100000);
+	slice_bytes = 1 + below(seed, 8000);
 	snprintf(m.options, sizeof(m.options), "stage=%d share=1%s", stage, more[below(seed, 3)]);
 	if (shard < world)
 		snprintf(m.options + strlen(m.options), 32, " shard=%d", shard);
 	if (below(seed, 4) == 0)
 		strcat(m.options, " check=1");
 	other = m;
-	begin(&m, shape, ndim, slice_bytes);
+	begin(&m, shape + 3 - ndim, ndim, slice_bytes);
 	number(&m, of);
 	sliced += zero_group_slice_count(m.sliced) > 1;
 	for (int step = 0; step < STEPS; step++) {
@@ -260,18 +262,18 @@ static void one_case(uint64_t *seed)
 		train(&m, step, of);
 	}
 	read_slices(&m, draw(seed), now);
-	check_memory(&m, ndim > 1 ? shape[ndim - 1] : 1, slice_bytes);
+	check_memory(&m, ndim > 1 ? shape[2] : 1, slice_bytes);
 	snprintf(folder, sizeof(folder), "%s", file_path("slices"));
 	ok(zero_save(m.job, folder, NULL));
 	ok(zero_close(m.job));
 	/* the same without slices, which takes up what the other has saved */
-	begin(&other, shape, ndim, 0);
+	begin(&other, shape + 3 - ndim, ndim, 0);
 	for (int step = 0; step < STEPS; step++)
 		train(&other, step, of);
 	read_slices(&other, 0, whole);
 	same(now, whole, m.count, m.options);
 	ok(zero_close(other.job));
-	begin(&other, shape, ndim, below(seed, 2) ? 0 : 1 + below(seed, 50000));
+	begin(&other, shape + 3 - ndim, ndim, below(seed, 2) ? 0 : 1 + below(seed, 50000));
 	ok(zero_restore(other.job, folder, NULL));
 	read_slices(&other, draw(seed), restored);
 	same(now, restored, m.count, "restored");
@@ -346,6 +348,6 @@ int main(void)
 	refused();
 	for (int i = 0; i < 25 * (more ? atoi(more) : 1); i++)
 		one_case(&seed);
-	check(world == 1 || sliced, "no case had slices");
+	check(world == 1 || sliced > 0, "%d cases had slices", sliced);
 	return 0;
 }
