@@ -6,7 +6,7 @@
  */
 #include "ranks.h"
 
-enum { MOST = 60000, STEPS = 3, PLAIN = 999 };
+enum { MOST = 120000, STEPS = 3, PLAIN = 999 };
 
 static int world, rank, sliced;
 
@@ -229,8 +229,8 @@ static void one_case(uint64_t *seed)
 	static size_t of[MOST];
 	/* rows of mostly powers of two: others are padded to many */
 	size_t shape[3] = {1 + below(seed, 5), 1 + below(seed, 60),
-			   ((size_t)1 << below(seed, 7)) * (1 + below(seed, 3))};
-	int ndim = 1 + (int)below(seed, 3), shard = world, stage = below(seed, 8) ? 3 : 1;
+			   ((size_t)8 << below(seed, 5)) * (1 + below(seed, 3))};
+	int ndim = 3 - (int)below(seed, 5) / 2, shard = world, stage = below(seed, 8) ? 3 : 1;
 	struct model m = {.dtype = dtypes[below(seed, 2)],
 			  .gradient = dtypes[below(seed, 2)],
 			  .gather = ZERO_DTYPE_PARAM},
@@ -243,7 +243,7 @@ static void one_case(uint64_t *seed)
 	if (below(seed, 3) == 0 && m.dtype == ZERO_F32)
 		m.gather = ZERO_BF16;
 	for (int part = 1 + (int)below(seed, 3); part > 1; part--)
-		if (world % part == 0 && stage == 3)
+		if (world % part == 0 && stage == 3 && (world > part || below(seed, 8) == 0))
 			shard = world / part;
 	slice_bytes = 1 + below(seed, 8000);
 	snprintf(m.options, sizeof(m.options), "stage=%d share=1%s", stage, more[below(seed, 3)]);
