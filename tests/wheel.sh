@@ -35,7 +35,7 @@ package = importlib.util.find_spec("slurm_zero").submodule_search_locations[0]
 spec = importlib.util.spec_from_file_location("_zero", os.path.join(package, "_zero.abi3.so"))
 zero = importlib.util.module_from_spec(spec)
 spec.loader.exec_module(zero)
-zero.open("backend=host")
+zero.open("backend=host", 0)
 with open("/proc/self/maps", encoding="utf-8") as file:
     loaded = sorted({line.split()[-1] for line in file if "zero" in line and ".so" in line})
 rank, world = zero.place()[:2]

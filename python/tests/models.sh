@@ -16,3 +16,9 @@ run_ranks 2 frameworks trainer "$scratch/frameworks"
 for what in resume accelerate peft; do
 	long 2 frameworks "$what" "$scratch/frameworks"
 done
+# The same, and all that is large enough streams.
+export ZERO_SHARE=1 ZERO_STREAM=auto ZERO_STREAM_THRESHOLD=2000 ZERO_STREAM_CHUNK=4K
+rm -r "$scratch/frameworks" && mkdir "$scratch/frameworks"
+for what in trainer resume accelerate peft; do
+	long 2 frameworks "$what" "$scratch/frameworks"
+done
