@@ -89,7 +89,10 @@ def stream() -> int:
     if _last is not None and now != _last:
         now.wait_stream(_last)
     _last = now
-    return now.native_handle
+    if hasattr(now, "native_handle"):
+        return now.native_handle
+    # Before torch 2.11
+    return torch.get_device_module(device).current_stream(device).cuda_stream
 
 
 def held() -> int:

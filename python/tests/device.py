@@ -1,12 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
 """What is of devices alone: streams, waits, and where tensors are."""
 
+import types
+from unittest import mock
+
 import torch
 from torch import nn
 
 import standin
 import slurm_zero as zero
 from slurm_zero import _api
+from slurm_zero import _device as product
 from harness import Model, batches, device, expect, loss_of, rank, shard, train, world
 
 
@@ -93,6 +97,22 @@ def account():
     assert bytes_of["total"][0] > bytes_of["caller"][0]
 
 
+class OldStream:
+    """Of torch before 2.11: it has no native_handle."""
+
+    def wait_stream(self, _):
+        pass
+
+
+def older_torch():
+    handle, last = product.stream(), product._last
+    stream = types.SimpleNamespace(cuda_stream=handle)
+    with mock.patch.object(torch.accelerator, "current_stream", lambda _: OldStream()), \
+            mock.patch.object(torch.get_device_module(device), "current_stream", lambda _: stream):
+        assert product.stream() == handle
+    product._last = last
+
+
 def captures():
     """A whole step is refused, before anything is done."""
     model = shard(Model())
@@ -149,7 +169,7 @@ def places():
 
 
 def main():
-    cases = (places, memory, account, captures, optimizers, waits, streams)
+    cases = (places, memory, account, older_torch, captures, optimizers, waits, streams)
     for case in cases:
         case()
     if rank == 0:
