@@ -214,7 +214,7 @@ zero_status zero_open(const zero_options *options, zero_job **opened)
 	else if (!status)
 		settings = check_isa(job);
 	if (!status)
-		status = agree_settings(job, settings, options ? options->program_bytes : 0);
+		status = agree_settings(job, settings, options ? options->program_holds : 0);
 	if (!status)
 		status = zero_watch_start(job);
 	timeout = job->open_timeout;

@@ -193,7 +193,7 @@ typedef struct zero_options {
 	   zero_step_groups, for the groups that it steps. The same on all ranks. */
 	bool program_steps;
 	/* Backend cuda: see zero_program_holds, at this time. */
-	size_t program_bytes;
+	size_t program_holds;
 } zero_options;
 
 /*

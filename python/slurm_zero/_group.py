@@ -306,6 +306,20 @@ class Group:
             for part in self.parts:
                 part.release()
 
+    def forget(self) -> None:
+        """The library has dropped all that was under way."""
+        self.state = GroupState.SHARDED
+        self.to_run = set()
+        self.held_by.clear()
+        for part in self.parts:
+            part.gathered = part.kept = False
+        self.use_sharded()
+        for p in self.params:
+            p.has_grad = False
+            if p.full is not None:
+                p.full.grad = None
+            p.sharded.grad = None
+
     # -- forward
 
     @no_compile

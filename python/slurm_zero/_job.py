@@ -145,14 +145,4 @@ class Job:
         for team in self.teams.values():
             team.in_backward = False
         for group in self.layout.groups:
-            group.state = GroupState.SHARDED
-            group.to_run = set()
-            group.held_by.clear()
-            for part in group.parts:
-                part.gathered = part.kept = False
-            group.use_sharded()
-            for p in group.params:
-                p.has_grad = False
-                if p.full is not None:
-                    p.full.grad = None
-                p.sharded.grad = None
+            group.forget()

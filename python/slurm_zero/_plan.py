@@ -57,6 +57,7 @@ def plan(model: nn.Module, ranks: Iterable[int] = (1, 2, 4, 8, 16, 32, 64),
     (stage, ranks). It counts parameters, gradients, the states of AdamW and what is gathered; not
     activations. `settings` are those of zero(3); so many ranks `share` the memory of a node, if
     they are on CPUs. It opens no job."""
+    ranks, stages = tuple(ranks), tuple(stages)
     groups: dict[object, int] = {}
     params, elements = [], 0
     for name, p in model.named_parameters():

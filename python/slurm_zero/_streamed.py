@@ -8,13 +8,13 @@ A slice has whole rows of the parameter, of a matrix or of a stack of them, a ru
 
 from __future__ import annotations
 
+import contextlib
 import types
 import weakref
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
 import torch
-import torch.nn.functional as F
 from torch import nn
 from torch.distributed.device_mesh import DeviceMesh
 
@@ -69,6 +69,7 @@ class StreamedGroup(Group):
         self._found = p, places
         self.slice_bytes = slice_bytes
         self._slices: list[Slice] = []
+        self._begun: dict[Slice, bool] = {}  # whether one is gathered, or may be on its way
         modules = list(dict.fromkeys(module for module, _ in places))
         super().__init__(job, modules, mesh, policy, True, set())
 
@@ -106,7 +107,13 @@ class StreamedGroup(Group):
     begin_unshard = unshard
 
     def reshard(self) -> None:
-        pass
+        """After an exception some slices may be left."""
+        for each in list(self._begun):
+            self._release(each)
+
+    def forget(self) -> None:
+        super().forget()
+        self._begun.clear()
 
     # -- slices
 
@@ -139,13 +146,22 @@ class StreamedGroup(Group):
         """Each slice in turn while it is gathered, and the next one under way."""
         dtype = self.parts[0].gather_as()
         slices = self.slices[::-1] if backward else self.slices
-        for i, each in enumerate(slices):
+        for each, after in zip(slices, [*slices[1:], None]):
             _zero.gather(each.handle, dtype)
-            if i + 1 < len(slices):
-                _zero.prefetch_slice(slices[i + 1].handle, dtype)
+            self._begun[each] = True
+            if after:
+                _zero.prefetch_slice(after.handle, dtype)
+                self._begun[after] = False
             try:
                 yield each
             finally:
+                self._release(each)
+
+    def _release(self, each: Slice) -> None:
+        gathered = self._begun.pop(each, None)
+        if gathered is not None:
+            # The bound of memory may have had a prefetch skipped.
+            with contextlib.nullcontext() if gathered else contextlib.suppress(_zero.Error):
                 _zero.release(each.handle)
 
     def reduce(self, each: Slice) -> None:
@@ -302,8 +318,7 @@ def _apply_linear(self: nn.Linear, x: torch.Tensor) -> torch.Tensor:
 def _embedding(self: nn.Embedding, ids: torch.Tensor) -> torch.Tensor:
     group = self.weight._shard_spec.param.group
     group.begin()
-    padding = self.padding_idx
-    return Lookup.apply(ids, anchor(), group, padding)
+    return Lookup.apply(ids, anchor(), group, self.padding_idx)
 
 
 def _experts(self: Any, hidden: torch.Tensor, top_k_index: torch.Tensor,
@@ -320,7 +335,6 @@ def _experts(self: Any, hidden: torch.Tensor, top_k_index: torch.Tensor,
         if _is_streamed(weight):
             out = _multiply(x, bounds, weight, self.is_transposed)
         else:
-            out = x.new_empty(0)
             parts = [
                 x[begin:end] @ (w if self.is_transposed else w.t())
                 for w, begin, end in zip(weight, bounds, bounds[1:])

@@ -282,7 +282,7 @@ static bool use_stream(void)
 static zero_status open_job(union value *v)
 {
 	zero_options options = {
-		.settings = v[0].text, .program_steps = true, .program_bytes = v[1].size};
+		.settings = v[0].text, .program_steps = true, .program_holds = v[1].size};
 
 	job_number++;
 	return zero_open(&options, &job);

@@ -16,8 +16,8 @@ import loading  # noqa: F401, whose cases are of this program, too
 import optimizers  # noqa: F401
 import slurm_zero as zero
 from harness import (
-    CASES, WIDTH, Block, Model, batches, case, compare, device, expect, loss_of, rank, shard,
-    train, world,
+    CASES, WIDTH, Block, Boom, Fails, Model, batches, case, compare, device, expect, loss_of, rank,
+    shard, train, world,
 )
 
 
@@ -398,20 +398,6 @@ def two_forwards_two_backwards():
         losses[0].backward(), losses[1].backward()
 
     train("two backwards", Model(), backward=backward)
-
-
-class Boom(Exception):
-    pass
-
-
-class Fails(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx, x):
-        return x.clone()
-
-    @staticmethod
-    def backward(ctx, grad):
-        raise Boom("in backward")
 
 
 @case

@@ -122,6 +122,20 @@ def train(name, model, single=None, *, sharder=shard, loss=loss_of, steps=3, tol
             between(model, single)
 
 
+class Boom(Exception):
+    pass
+
+
+class Fails(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        return x.clone()
+
+    @staticmethod
+    def backward(ctx, grad):
+        raise Boom("in backward")
+
+
 CASES = {}
 
 

@@ -5,6 +5,7 @@ unsharded."""
 import copy
 import os
 import sys
+from unittest import mock
 
 import torch
 import torch.distributed as dist
@@ -13,7 +14,7 @@ from torch import nn
 import harness
 import slurm_zero as zero
 from harness import (
-    CASES, Block, Model, batches, case, compare, device, expect, loss_of, rank, shard, train, world
+    CASES, Block, Boom, Fails, Model, batches, case, compare, device, expect, loss_of, rank, shard, train, world
 )
 from slurm_zero import _api, _zero
 
@@ -156,23 +157,13 @@ def written():
         torch.testing.assert_close(state[key], value)
 
 
-class Fails(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx, x):
-        return x.clone()
-
-    @staticmethod
-    def backward(ctx, grad):
-        raise ArithmeticError("in the backward pass")
-
-
 @case
 def exceptions():
     model = Model()
     single = copy.deepcopy(model)
     streamed(model)
     hook = model.blocks[1].register_forward_hook(lambda m, a, out: Fails.apply(out))
-    expect(ArithmeticError, "in the backward", lambda: loss_of(model, batches(0)[rank]).backward())
+    expect(Boom, "in backward", lambda: loss_of(model, batches(0)[rank]).backward())
     expect(zero.Error, "call slurm_zero.reset()", lambda: model(batches(0)[rank]))
     zero.reset()
     hook.remove()
@@ -180,6 +171,13 @@ def exceptions():
     for r in range(world):
         (loss_of(single, batches(0)[r]) / world).backward()
     compare("after an exception", model, single, 2e-5)
+    # In the midst of the slices of a forward, after which nothing is reset: no slice is left.
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    with mock.patch.object(torch, "mm", side_effect=Boom("in a product")):
+        expect(Boom, "in a product", lambda: model(batches(0)[rank]))
+    optimizer.step()
+    assert not zero.memory()["gathered"][0] or device.type != "cpu", zero.memory()
+    model(batches(0)[rank])
 
 
 def save(folder):
