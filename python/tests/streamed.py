@@ -14,7 +14,8 @@ from torch import nn
 import harness
 import slurm_zero as zero
 from harness import (
-    CASES, Block, Boom, Fails, Model, batches, case, compare, device, expect, loss_of, rank, shard, train, world
+    CASES, Block, Boom, Fails, Model, batches, case, compare, device, expect, loss_of, rank, shard,
+    train, world,
 )
 from slurm_zero import _api, _zero
 
