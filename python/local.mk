@@ -52,6 +52,7 @@ EXTRA_DIST += $(PYTHON_FILES) \
 	python/tests/device/standin.py \
 	python/tests/ends.py \
 	python/tests/frameworks.py \
+	python/tests/gradients.py \
 	python/tests/harness.py \
 	python/tests/loading.py \
 	python/tests/mesh.py \

@@ -470,8 +470,8 @@ struct zero_backend_ops {
 		       size_t at_peak[ZERO_MEM_KINDS]);
 	/* Returns the bytes that are free, divided by the ranks that share the device or node. */
 	size_t (*memory_free)(const struct zero_backend *backend);
-	/* Gives freed page-locked memory back to the system, once the device is done with it. It
-	   waits for that. NULL in a backend without a device. */
+	/* Gives freed memory of the host, which is kept for a later alloc, back to the system; with
+	   a device, once that is done with it, which it waits for. */
 	void (*trim)(struct zero_backend *backend);
 
 	/* ---- ends ---- */

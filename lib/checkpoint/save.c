@@ -18,7 +18,7 @@
 static void give_back(zero_job *job)
 {
 	zero_staging_close(job);
-	if (job->ops->trim)
+	if (!job->ops->host_memory)
 		job->ops->trim(job->backend);
 }
 

@@ -312,7 +312,8 @@ class Group:
         self.to_run = set()
         self.held_by.clear()
         for part in self.parts:
-            part.gathered = part.kept = False
+            part.gathered = False
+            part.kept.clear()
         self.use_sharded()
         for p in self.params:
             p.has_grad = False

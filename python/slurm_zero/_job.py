@@ -117,7 +117,7 @@ class Job:
         # Ranks may have used different parameters.
         mine = bytearray()
         for part in (part for group in synced for part in group.parts):
-            mine.append(part.kept)
+            mine.append(bool(part.kept))
             mine += bytes(p.has_grad for p in part.params)
         any_rank = iter(team.any_rank(bytes(mine)))
         used = []

@@ -240,8 +240,7 @@ class Layout:
         gathered = part.dtype if dtype in DTYPES else None
         full = p.region(full, gathered or dtype).view(spec.sizes)
         full = spec.whole(full) if spec.tp and not p.types else full
-        with torch.inference_mode(False):
-            p.full = nn.Parameter(full, requires_grad=p.trainable)
+        p.make_full(full)
         if part.needs_gather:
             self.job.saved.add(full, part.group)
         if p.original is not None:

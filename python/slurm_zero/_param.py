@@ -89,6 +89,7 @@ class Param:
         self.trainable = original.requires_grad
         self.handle = self.name = None
         self.full: nn.Parameter | None = None
+        self.watched = False  # the gradient of `full` is taken as soon as it is there
         self.regions: list[weakref.ref[memoryview]] = []
         self.has_grad = False  # this rank has added a gradient since the last backward pass
         stride = original.contiguous().stride()
@@ -158,6 +159,27 @@ class Param:
         self.trainable = self.sharded.requires_grad
         if self.full is not None:
             self.full.requires_grad_(self.trainable)
+            self.watch_gradient()
+
+    def make_full(self, values: torch.Tensor) -> None:
+        """What modules compute with while the group is gathered, over the memory of that."""
+        with torch.inference_mode(False):
+            self.full = nn.Parameter(values, requires_grad=self.trainable)
+        self.watch_gradient()
+
+    def watch_gradient(self) -> None:
+        """Each gradient is taken at once: no two are whole at a time beside the library's."""
+        # What is redistributed is communication, whose order is that of the parameters.
+        if self.trainable and not self.watched and self.spec.tp is None:
+            self.watched, me = True, weakref.ref(self)
+
+            @torch._dynamo.disable(recursive=True)
+            def take(_: torch.Tensor) -> None:
+                param = me()
+                if param is not None:
+                    param.part.keep(param)
+
+            self.full.register_post_accumulate_grad_hook(take)
 
     def swap(self, old: torch.Tensor, new: torch.Tensor) -> None:
         """What the program has put in the place of a parameter stays there, see Group.follow."""
@@ -226,7 +248,7 @@ class Part:
         self.params: list[Param] = []
         self.needs_gather = False  # whether a gather sends or casts anything
         self.gathered = False  # or its gather was begun
-        self.kept = False  # the library's buffer has gradients that are not reduced yet
+        self.kept: set[Param] = set()  # whose gradients are in the buffer, and not reduced yet
 
     def regions(self) -> list[weakref.ref[memoryview]]:
         return [region for p in self.params for region in p.regions]
@@ -252,34 +274,30 @@ class Part:
 
     def reduce(self) -> None:
         """Begins to sum the gradients over the ranks. A rank that has made none adds zeros."""
-        self.kept = False
+        for p in self.params if self.kept else ():
+            if p not in self.kept and p.can_train:
+                self._buffer(p).zero_()
+        self.kept.clear()
         _zero.reduce(self.handle)
 
     def keep_gradients(self) -> None:
-        """Adds what a backward pass made to the buffer, of the type that is reduced."""
-        made = [p for p in self.params if p.full is not None and p.full.grad is not None]
-        if made:
-            buffers = self._buffers()
-            to = [buffers[p] for p in made]
-            source = [p.whole_gradient() for p in made]
-            with torch.no_grad():
-                if self.kept:
-                    torch._foreach_add_(to, source)
-                else:
-                    torch._foreach_copy_(to, source)
-                    for p, buffer in buffers.items():
-                        if p.full.grad is None:
-                            buffer.zero_()
-            self.kept = True
-            _device.used(source)
-            for p in made:
-                p.has_grad = True
-                p.full.grad = None
-
-    def _buffers(self) -> dict[Param, torch.Tensor]:
-        dtype, found = self.group.policy.reduce_dtype or torch.float32, {}
         for p in self.params:
-            memory = _zero.gradient(p.handle, DTYPES[dtype]) if p.can_train else None
-            if memory is not None:
-                found[p] = tensor_of(memory, dtype).view(p.spec.sizes)
-        return found
+            if p.full is not None and p.full.grad is not None:
+                self.keep(p)
+
+    @torch.no_grad()
+    def keep(self, p: Param) -> None:
+        """Adds what a backward pass made to the buffer, of the type that is reduced."""
+        made = p.whole_gradient()
+        if p in self.kept:
+            self._buffer(p).add_(made)
+        else:
+            self._buffer(p).copy_(made)
+            self.kept.add(p)
+        _device.used([made])
+        p.has_grad = True
+        p.full.grad = None
+
+    def _buffer(self, p: Param) -> torch.Tensor:
+        dtype = self.group.policy.reduce_dtype or torch.float32
+        return tensor_of(_zero.gradient(p.handle, DTYPES[dtype]), dtype).view(p.spec.sizes)

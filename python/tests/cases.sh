@@ -21,6 +21,7 @@ done
 ZERO_STAGE=2 run_ranks alone adopted
 ZERO_STAGE=1 run_ranks 2 adopted
 run_ranks 2 tensors
+run_ranks 2 gradients
 # Streamed: on ranks that gather, in one place, and of a copy that some ranks store.
 run_ranks 2 streamed
 export ZERO_SHARE=1

@@ -77,6 +77,11 @@ static void host_free(struct zero_backend *host, void *data)
 	zero_pool_free(host->pool, data);
 }
 
+static void host_trim(struct zero_backend *host)
+{
+	zero_pool_trim(host->pool);
+}
+
 static void host_limit(struct zero_backend *host, size_t bytes)
 {
 	zero_pool_limit(host->pool, bytes);
@@ -169,6 +174,7 @@ static const struct zero_backend_ops host_ops = {
 #endif
 	.alloc = host_alloc,
 	.free = host_free,
+	.trim = host_trim,
 	.limit = host_limit,
 	.caller_block = host_caller_block,
 	.shared_free = host_shared_free,

@@ -28,6 +28,7 @@ zero_status zero_pool_alloc(struct zero_pool *pool, enum zero_memory_kind kind, 
 /* Where gather buffers appear. */
 struct zero_gather_buffers *zero_pool_gather_buffers(struct zero_pool *pool);
 void zero_pool_free(struct zero_pool *pool, void *data); /* NULL is a no-op */
+void zero_pool_trim(struct zero_pool *pool);             /* see backend.h */
 /* From now on shards, gradients and shared blocks are allocated in the arena, which becomes the
    pool's. */
 struct zero_arena;

@@ -302,6 +302,13 @@ void zero_pool_free(struct zero_pool *pool, void *data)
 	pthread_mutex_unlock(&pool->lock);
 }
 
+void zero_pool_trim(struct zero_pool *pool)
+{
+	pthread_mutex_lock(&pool->lock);
+	trim(pool, SIZE_MAX);
+	pthread_mutex_unlock(&pool->lock);
+}
+
 void zero_pool_limit(struct zero_pool *pool, size_t bytes)
 {
 	pthread_mutex_lock(&pool->lock);
