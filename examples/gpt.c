@@ -86,18 +86,20 @@ static const struct tensor_spec block_tensors[BLOCK_TENSORS] = {
 
 /*
  * The layers before and after the blocks. The head is tied to wte, so wte is needed at both ends of
- * a pass. ln_f is small and is gathered with it, which saves a gather.
+ * a pass. It is the largest tensor, and a group of its own, which --zero-stream=auto has used slice
+ * by slice, whole on no rank. The others are small: they stay gathered from one end to the other.
  */
-enum { WTE, WPE, LN_F_W, LN_F_B, END_TENSORS };
+static const struct tensor_spec wte_tensor = {"wte.weight", {VOCAB, WIDTH}, NORMAL};
+
+enum { WPE, LN_F_W, LN_F_B, END_TENSORS };
 
 static const struct tensor_spec end_tensors[END_TENSORS] = {
-	[WTE] = {"wte.weight", {VOCAB, WIDTH}, NORMAL},
 	[WPE] = {"wpe.weight", {CONTEXT, WIDTH}, NORMAL},
 	[LN_F_W] = {"ln_f.weight", {WIDTH}, ONES},
 	[LN_F_B] = {"ln_f.bias", {WIDTH}, ZEROS},
 };
 
-/* Parameters that are gathered together: those of a block, or those of the two ends. */
+/* Parameters that are gathered together: those of a block, wte, or the others of the two ends. */
 struct layer {
 	zero_group *group;
 	const struct tensor_spec *spec;
@@ -118,19 +120,22 @@ struct activations {
 struct model {
 	zero_job *job;
 	struct config config;
-	struct layer ends, *block;
+	struct layer wte, ends, *block;
+	size_t slices, longest;            /* of wte; rows of its longest piece, see use_slice() */
+	bool whole;                        /* wte is one piece */
+	zero_run *runs;                    /* of one slice [ranks] */
 	struct activations *acts;          /* one for each block */
 	float *x, *ln_f, *mean_f, *rstd_f; /* output of the last block, and its layer norm */
 	float *dx, *narrow;                /* gradients [rows, width] */
 	float *wide;                       /* gradients [rows, 4 * width] */
 	float *scratch, *logits;
 	uint32_t *tokens;        /* of the current pass [batch, seq + 1] */
-	double *losses;          /* of each token of the current pass [rows] */
+	struct loss *losses;     /* of each token of the current pass [rows] */
 	size_t head_rows;        /* tokens whose logits are computed at once */
+	float *sampled;          /* the logits of sample() in host memory [vocab] */
 	float *arena;            /* one allocation for all the buffers above */
 	size_t activation_bytes; /* of the arena */
 	size_t batch, seq;       /* of the current pass */
-	size_t visits;           /* number of layers that the current pass gathers, see enter() */
 	char error[SENTENCE];    /* the first error of this rank alone, see agree() */
 };
 
@@ -166,7 +171,7 @@ static size_t dim_size(const struct config *c, enum dim dim)
 
 static size_t parameter_count(const struct model *m)
 {
-	size_t count = 0;
+	size_t count = zero_param_numel(m->wte.param[0]);
 
 	for (int i = 0; i < END_TENSORS; i++)
 		count += zero_param_numel(m->ends.param[i]);
@@ -202,15 +207,30 @@ static zero_status layer_new(struct model *m, struct layer *layer, const char *g
 	return status;
 }
 
-/* Declares the model: one group for the ends and one for each block. zero_layout allocates this
-   rank's shards of them. */
+/* Returns the bytes of a slice of wte, 0 if it is to be gathered whole. */
+static size_t slice_bytes(const struct model *m)
+{
+	size_t bytes = m->config.vocab * m->config.width * sizeof(float);
+
+	if (strcmp(zero_setting(m->job, "stream"), "auto") != 0 ||
+	    bytes <= strtoull(zero_setting(m->job, "stream_threshold"), NULL, 10))
+		return 0;
+	return strtoull(zero_setting(m->job, "stream_chunk"), NULL, 10);
+}
+
+/* Declares the model: a group for wte, one for the rest of the ends, and one for each block.
+   zero_layout allocates this rank's shards of them. */
 static zero_status model_declare(struct model *m, const char *prefix, const struct flags *flags)
 {
 	bool muon = !strcmp(flags->optimizer, "muon");
 	char name[64], inner[96];
 	zero_status status;
 
-	status = layer_new(m, &m->ends, "embeddings", prefix, end_tensors, END_TENSORS);
+	status = layer_new(m, &m->wte, "wte", prefix, &wte_tensor, 1);
+	if (status == ZERO_OK)
+		status = zero_group_set_slices(m->wte.group, slice_bytes(m));
+	if (status == ZERO_OK)
+		status = layer_new(m, &m->ends, "ends", prefix, end_tensors, END_TENSORS);
 	for (size_t l = 0; l < m->config.layers && status == ZERO_OK; l++) {
 		snprintf(name, sizeof(name), "h.%zu", l);
 		snprintf(inner, sizeof(inner), "%s%s.", prefix, name);
@@ -257,8 +277,10 @@ static zero_status layer_init(struct model *m, struct layer *layer, uint64_t see
 
 static zero_status model_init(struct model *m, uint64_t seed)
 {
-	zero_status status = layer_init(m, &m->ends, seed);
+	zero_status status = layer_init(m, &m->wte, seed);
 
+	if (status == ZERO_OK)
+		status = layer_init(m, &m->ends, seed);
 	for (size_t l = 0; l < m->config.layers && status == ZERO_OK; l++)
 		status = layer_init(m, &m->block[l], seed);
 	return status;
@@ -302,19 +324,28 @@ static size_t place_buffers(struct model *m, float *arena, size_t rows, size_t s
 	m->narrow = carve(arena, &used, rows * width);
 	m->wide = carve(arena, &used, rows * width * 4);
 	m->scratch = carve(arena, &used, scratch_size(seq, width, heads));
-	m->logits = carve(arena, &used, m->head_rows * m->config.vocab);
+	m->logits = carve(arena, &used, m->head_rows * m->longest);
 	m->tokens = (uint32_t *)carve(arena, &used, rows / seq * (seq + 1));
-	m->losses = (double *)carve(arena, &used, 2 * rows);
+	m->losses = (struct loss *)carve(arena, &used, 3 * rows);
 	return used;
+}
+
+static zero_group *slice_of(struct model *m, size_t index)
+{
+	return zero_group_slice(m->wte.group, index);
 }
 
 /* Allocates all buffers of a pass over `rows` tokens, in whole huge pages. */
 static void model_buffers(struct model *m, size_t rows, size_t seq)
 {
-	const size_t page = 2 << 20, logits = 16 << 20; /* elements: 64 MB, see head_pass() */
-	size_t most = m->config.vocab < logits ? logits / m->config.vocab : 1, turns, bytes;
+	const size_t page = 2 << 20, limit = 16 << 20; /* elements: 64 MB, see head_piece() */
+	size_t most, turns, bytes;
 	float *arena;
 
+	m->slices = zero_group_slice_count(m->wte.group);
+	m->whole = zero_slice_runs(slice_of(m, 0), m->runs) == 1 && m->slices == 1;
+	m->longest = m->runs[0].count / m->config.width;
+	most = m->longest < limit ? limit / m->longest : 1;
 	turns = (rows + most - 1) / most;
 	m->head_rows = (rows + turns - 1) / turns; /* so that all turns are about equal */
 	bytes = (place_buffers(m, NULL, rows, seq) * sizeof(float) + page - 1) / page * page;
@@ -329,36 +360,17 @@ static void model_buffers(struct model *m, size_t rows, size_t seq)
 /* ---- 2. a step ------------------------------------------------------------------------------- */
 
 /*
- * The order in which a pass visits the layers: the ends (embedding), the blocks upward, the ends
- * (head), and in training the blocks downward. The backward pass of the embedding needs no values.
+ * A pass gathers the ends, wte (embedding), the blocks upward, wte (head), and in training the
+ * blocks downward. The backward pass of the embedding needs no values.
+ *
+ * Gathers a group and begins to gather the next one, which is sent while this one is computed.
+ * Beside the ends, at most two are gathered at any time; of all others a rank has its shard.
  */
-static struct layer *layer_at(struct model *m, size_t visit)
+static zero_status enter(zero_group *group, zero_group *next)
 {
-	size_t layers = m->config.layers;
+	zero_status status = zero_gather(group, ZERO_F32);
 
-	if (visit == 0 || visit == layers + 1)
-		return &m->ends;
-	return &m->block[visit <= layers ? visit - 1 : 2 * layers + 1 - visit];
-}
-
-/*
- * Gathers a layer and begins to gather the next one, which is sent while this one is computed. At
- * most two layers are gathered at any time; of all others a rank has its shard.
- */
-static zero_status enter(struct model *m, size_t visit)
-{
-	zero_status status = zero_gather(layer_at(m, visit)->group, ZERO_F32);
-	zero_group *next;
-
-	if (status || visit + 1 == m->visits)
-		return status;
-	next = layer_at(m, visit + 1)->group;
-	return zero_prefetch(&next, 1, ZERO_F32);
-}
-
-static zero_status leave(struct model *m, size_t visit)
-{
-	return zero_release(layer_at(m, visit)->group);
+	return status || !next ? status : zero_prefetch(&next, 1, ZERO_F32);
 }
 
 static const float *value(const struct layer *layer, int tensor)
@@ -380,6 +392,61 @@ static bool have_gradients(struct model *m, const struct layer *layer)
 		}
 	}
 	return true;
+}
+
+/* Consecutive rows of wte: the embeddings of `count` tokens. All of wte is one piece, or else a
+   slice has a piece of what each rank stores. */
+struct piece {
+	size_t first, count;
+	const float *values;
+	float *gradient; /* NULL: not asked for */
+};
+
+typedef void use_piece(struct model *m, const struct piece *piece);
+
+/* Has each piece of a slice used; `values` is NULL if it is not gathered. */
+static void use_slice(struct model *m, zero_group *slice, const float *values, bool gradients,
+		      use_piece *use)
+{
+	size_t width = m->config.width, runs = zero_slice_runs(slice, m->runs);
+	float *gradient = gradients ? zero_slice_gradient(slice, ZERO_F32) : NULL;
+
+	if (gradients && !gradient)
+		complain(m->error, "%s", zero_last_error());
+	for (size_t r = 0; r < runs && (gradient || !gradients); r++) {
+		const zero_run *run = &m->runs[r];
+		struct piece piece = {
+			.first = run->first / width,
+			.count = run->count / width,
+			.values = values ? values + run->at : NULL,
+			.gradient = gradient ? gradient + run->at : NULL,
+		};
+
+		use(m, &piece);
+	}
+}
+
+/*
+ * Gathers wte slice by slice and has each piece used; the first one begins with token 0. `next` is
+ * gathered after it. Gradients of a slice are reduced at once; not so where wte is whole, see
+ * backward().
+ */
+static zero_status walk_wte(struct model *m, bool gradients, use_piece *use, zero_group *next)
+{
+	for (size_t s = 0; s < m->slices; s++) {
+		zero_group *slice = slice_of(m, s);
+		zero_status status = enter(slice, s + 1 < m->slices ? slice_of(m, s + 1) : next);
+
+		if (status)
+			return status;
+		use_slice(m, slice, zero_slice_data(slice), gradients, use);
+		status = zero_release(slice);
+		if (status == ZERO_OK && gradients && !m->whole)
+			status = zero_reduce(slice);
+		if (status)
+			return status;
+	}
+	return ZERO_OK;
 }
 
 static void block_forward(struct model *m, size_t l)
@@ -433,116 +500,141 @@ static void block_backward(struct model *m, size_t l)
 }
 
 /*
- * The head and the losses of this rank's tokens. In training also their backward pass, for which
- * wte is still gathered. Logits of all tokens, [rows, vocab], would need more memory than
- * everything else, so they are computed for head_rows tokens at a time, enough to keep BLAS busy,
- * and their gradient replaces them.
+ * The logits of a piece of wte and what they add to the losses of this rank's tokens. In training
+ * also their backward pass, for which the piece is still gathered. Logits of all tokens would need
+ * more memory than everything else, so they are computed for head_rows tokens at a time, enough to
+ * keep BLAS busy, and their gradient replaces them.
  */
-static void head_pass(struct model *m, bool train)
+static void head_piece(struct model *m, const struct piece *p)
 {
-	size_t rows = m->batch * m->seq, width = m->config.width, vocab = m->config.vocab, n;
-	const float *wte = value(&m->ends, WTE);
+	size_t rows = m->batch * m->seq, width = m->config.width, n;
+	bool known = p->gradient && !m->whole; /* the losses, see head_pass() */
 
-	layernorm_forward(m->ln_f, m->mean_f, m->rstd_f, m->x, value(&m->ends, LN_F_W),
-			  value(&m->ends, LN_F_B), rows, width, (float)m->config.eps);
-	train = train && have_gradients(m, &m->ends);
 	for (size_t first = 0; first < rows; first += n) {
 		const float *h = m->ln_f + first * width;
 
 		n = rows - first < m->head_rows ? rows - first : m->head_rows;
-		matmul(false, true, n, vocab, width, 1, h, width, wte, width, 0, m->logits, vocab);
-		cross_entropy(m->losses, m->logits, m->tokens, first, n, m->seq, vocab,
-			      train ? 1 / (float)rows : 0);
-		if (!train)
+		matmul(false, true, n, p->count, width, 1, h, width, p->values, width, 0, m->logits,
+		       p->count);
+		cross_entropy(m->losses, m->logits, m->tokens, first, n, m->seq, p->first, p->count,
+			      known, p->gradient ? 1 / (float)rows : 0);
+		if (!p->gradient)
 			continue;
-		matmul(false, false, n, width, vocab, 1, m->logits, vocab, wte, width, 0,
-		       m->narrow + first * width, width);
-		matmul(true, false, vocab, width, n, 1, m->logits, vocab, h, width, 1,
-		       gradient(&m->ends, WTE), width);
+		matmul(false, false, n, width, p->count, 1, m->logits, p->count, p->values, width,
+		       p->first > 0, m->narrow + first * width, width);
+		matmul(true, false, p->count, width, n, 1, m->logits, p->count, h, width, first > 0,
+		       p->gradient, width);
 	}
-	if (train) {
+}
+
+/*
+ * The head and its losses. The gradient of a logit needs all logits of its token. Where wte is
+ * whole it follows at once; else wte is gathered a second time, and the logits are computed again.
+ */
+static zero_status head_pass(struct model *m, bool train)
+{
+	size_t rows = m->batch * m->seq, width = m->config.width;
+	zero_group *next = train ? m->block[m->config.layers - 1].group : NULL;
+	bool again = train && !m->whole;
+	zero_status status;
+
+	layernorm_forward(m->ln_f, m->mean_f, m->rstd_f, m->x, value(&m->ends, LN_F_W),
+			  value(&m->ends, LN_F_B), rows, width, (float)m->config.eps);
+	status = walk_wte(m, train && !again, head_piece, again ? slice_of(m, 0) : next);
+	if (status == ZERO_OK && again)
+		status = walk_wte(m, true, head_piece, next);
+	if (status == ZERO_OK && train && have_gradients(m, &m->ends)) {
 		clear(m->dx, rows * width);
 		layernorm_backward(m->dx, gradient(&m->ends, LN_F_W), gradient(&m->ends, LN_F_B),
 				   m->narrow, m->x, m->mean_f, m->rstd_f, value(&m->ends, LN_F_W),
 				   rows, width, m->scratch);
 	}
+	return status ? status : zero_release(m->ends.group);
+}
+
+static void embed_piece(struct model *m, const struct piece *p)
+{
+	embedding_forward(m->acts[0].x, p->values, value(&m->ends, WPE), m->tokens, m->batch,
+			  m->seq, m->config.width, p->first, p->count);
 }
 
 /*
- * The embedding and the blocks. The next visit, number layers + 1, is the head. Tokens are
+ * The embedding and the blocks. The head is next, for which the ends stay gathered. Tokens are
  * [batch, seq + 1]: each sequence is followed by its last target.
  */
-static zero_status forward(struct model *m, const uint32_t *tokens, size_t batch, size_t seq,
-			   bool train)
+static zero_status forward(struct model *m, const uint32_t *tokens, size_t batch, size_t seq)
 {
 	size_t layers = m->config.layers;
 	zero_status status;
 
 	m->batch = batch;
 	m->seq = seq;
-	m->visits = train ? 2 * layers + 2 : layers + 2;
-	status = enter(m, 0);
+	status = enter(m->ends.group, slice_of(m, 0));
 	if (status)
 		return status;
 	copy_in(m->tokens, tokens, batch * (seq + 1) * sizeof(*tokens));
-	embedding_forward(m->acts[0].x, value(&m->ends, WTE), value(&m->ends, WPE), m->tokens,
-			  batch, seq, m->config.width);
-	status = leave(m, 0);
+	status = walk_wte(m, false, embed_piece, m->block[0].group);
 	for (size_t l = 0; l < layers && status == ZERO_OK; l++) {
-		status = enter(m, l + 1);
+		status = enter(m->block[l].group,
+			       l + 1 < layers ? m->block[l + 1].group : slice_of(m, 0));
 		if (status)
 			return status;
 		block_forward(m, l);
-		status = leave(m, l + 1);
+		status = zero_release(m->block[l].group);
 	}
 	return status;
+}
+
+/* Adds to what the head has left in the buffer, or to nothing if that is reduced already. */
+static void embed_piece_backward(struct model *m, const struct piece *p)
+{
+	if (!m->whole)
+		clear(p->gradient, p->count * m->config.width);
+	embedding_backward(p->gradient, gradient(&m->ends, WPE), m->dx, m->tokens, m->batch, m->seq,
+			   m->config.width, p->first, p->count);
 }
 
 /*
  * The blocks downward, and the embedding. The gradient of a block is reduced as soon as it is
  * complete, while the next block is computed. The gradient of wte has a part from the head and one
- * from the embedding: its buffer lives from one to the other, so that one reduce is enough.
+ * from the embedding. Where wte is whole its buffer lives from one to the other, so that one
+ * reduce is enough; else each slice is reduced twice, and the sums add up.
  */
 static zero_status backward(struct model *m)
 {
-	size_t layers = m->config.layers;
 	zero_status status = ZERO_OK;
 
-	for (size_t l = layers; l-- > 0;) {
-		size_t visit = 2 * layers + 1 - l;
-
-		status = enter(m, visit);
+	for (size_t l = m->config.layers; l-- > 0;) {
+		status = enter(m->block[l].group, l ? m->block[l - 1].group : NULL);
 		if (status)
 			return status;
 		block_backward(m, l);
-		status = leave(m, visit);
+		status = zero_release(m->block[l].group);
 		if (status == ZERO_OK)
 			status = zero_reduce(m->block[l].group);
 		if (status)
 			return status;
 	}
-	if (have_gradients(m, &m->ends))
-		embedding_backward(gradient(&m->ends, WTE), gradient(&m->ends, WPE), m->dx,
-				   m->tokens, m->batch, m->seq, m->config.width);
-	return zero_reduce(m->ends.group);
+	for (size_t s = 0; s < m->slices && status == ZERO_OK; s++) {
+		if (have_gradients(m, &m->ends))
+			use_slice(m, slice_of(m, s), NULL, true, embed_piece_backward);
+		status = zero_reduce(slice_of(m, s));
+	}
+	return status ? status : zero_reduce(m->ends.group);
 }
 
 /* Computes the mean loss of this rank's sequences. In training it also reduces their gradients. */
 static zero_status pass(struct model *m, const uint32_t *tokens, size_t batch, size_t seq,
 			bool train, double *loss)
 {
-	size_t head = m->config.layers + 1;
-	zero_status status = forward(m, tokens, batch, seq, train);
+	zero_status status = forward(m, tokens, batch, seq);
 
 	if (status == ZERO_OK)
-		status = enter(m, head);
-	if (status)
-		return status;
-	head_pass(m, train);
-	status = leave(m, head);
+		status = head_pass(m, train);
 	if (status == ZERO_OK && train)
 		status = backward(m);
-	*loss = loss_sum(m->losses, batch * seq) / (double)(batch * seq);
+	if (status == ZERO_OK)
+		*loss = loss_sum(m->losses, batch * seq) / (double)(batch * seq);
 	return status;
 }
 
@@ -678,6 +770,15 @@ static void print_token(uint32_t token, size_t vocab)
 	fflush(stdout);
 }
 
+static void sample_piece(struct model *m, const struct piece *p)
+{
+	size_t width = m->config.width;
+
+	matmul(false, true, 1, p->count, width, 1, m->ln_f, width, p->values, width, 0, m->logits,
+	       p->count);
+	copy_out(m->sampled + p->first, m->logits, p->count * sizeof(float));
+}
+
 /*
  * Samples one token after the other, each from a pass over the tokens before it, at most `seq`. All
  * ranks take part, because each has a shard of every layer, and all choose the same token.
@@ -686,37 +787,36 @@ static zero_status sample(struct model *m, const struct flags *flags, size_t seq
 {
 	size_t vocab = m->config.vocab, width = m->config.width, length = 1;
 	uint32_t *tokens = calloc(seq + 1, sizeof(*tokens));
-	float *logits = malloc(vocab * sizeof(*logits));
 	zero_status status;
 
-	if (!tokens || !logits)
+	m->sampled = malloc(vocab * sizeof(*m->sampled));
+	if (!tokens || !m->sampled)
 		complain(m->error, "no memory for %zu tokens and %zu logits", seq + 1, vocab);
 	status = agree(m);
 	if (status == ZERO_OK) /* start from a new line, or from GPT-2's <|endoftext|> */
 		tokens[0] = vocab == 256 ? '\n' : vocab > 50256 ? 50256 : 0;
 	for (size_t i = 0; i < flags->sample && status == ZERO_OK; i++) {
-		status = forward(m, tokens, 1, length, false);
-		if (status == ZERO_OK)
-			status = enter(m, m->config.layers + 1);
+		status = forward(m, tokens, 1, length);
 		if (status)
 			break;
 		layernorm_forward(m->ln_f, m->mean_f, m->rstd_f, m->x + (length - 1) * width,
 				  value(&m->ends, LN_F_W), value(&m->ends, LN_F_B), 1, width,
 				  (float)m->config.eps);
-		matmul(false, true, 1, vocab, width, 1, m->ln_f, width, value(&m->ends, WTE), width,
-		       0, m->logits, vocab);
+		status = walk_wte(m, false, sample_piece, NULL);
+		if (status == ZERO_OK)
+			status = zero_release(m->ends.group);
+		if (status)
+			break;
 		if (length == seq)
 			memmove(tokens, tokens + 1, --length * sizeof(*tokens));
-		copy_out(logits, m->logits, vocab * sizeof(*logits));
-		tokens[length++] = choose(logits, vocab, draw(flags->seed, i));
+		tokens[length++] = choose(m->sampled, vocab, draw(flags->seed, i));
 		if (zero_rank(m->job) == 0)
 			print_token(tokens[length - 1], vocab);
-		status = leave(m, m->config.layers + 1);
 	}
 	if (zero_rank(m->job) == 0)
 		printf("\n");
 	free(tokens);
-	free(logits);
+	free(m->sampled);
 	return status == ZERO_OK ? agree(m) : status;
 }
 
@@ -845,7 +945,8 @@ static zero_status run(zero_job *job, const struct flags *flags, struct progress
 	corpus_open(&corpus, flags, seq, m.error);
 	m.block = calloc(m.config.layers, sizeof(*m.block));
 	m.acts = calloc(m.config.layers, sizeof(*m.acts));
-	if (!m.block || !m.acts)
+	m.runs = calloc((size_t)zero_world(job), sizeof(*m.runs));
+	if (!m.block || !m.acts || !m.runs)
 		complain(m.error, "no memory for %zu layers", m.config.layers);
 	describe_settings(p, job, flags, seq, corpus.tokens);
 	status = agree(&m);
@@ -875,6 +976,7 @@ static zero_status run(zero_job *job, const struct flags *flags, struct progress
 	math_close(job, m.arena);
 	free(m.block);
 	free(m.acts);
+	free(m.runs);
 	return status;
 }
 

@@ -17,18 +17,19 @@ static __device__ size_t token_of(const uint32_t *tokens, size_t row, size_t seq
 }
 
 static __global__ void embed(float *out, const float *wte, const float *wpe, const uint32_t *tokens,
-			     size_t seq, size_t width)
+			     size_t seq, size_t width, size_t first, size_t count)
 {
-	size_t row = blockIdx.x, t = row % seq, token = token_of(tokens, row, seq);
+	size_t row = blockIdx.x, t = row % seq, at = token_of(tokens, row, seq) - first;
 
-	for (size_t i = threadIdx.x; i < width; i += blockDim.x)
-		out[row * width + i] = wte[token * width + i] + wpe[t * width + i];
+	for (size_t i = threadIdx.x; at < count && i < width; i += blockDim.x)
+		out[row * width + i] = wte[at * width + i] + wpe[t * width + i];
 }
 
 void embedding_forward(float *out, const float *wte, const float *wpe, const uint32_t *tokens,
-		       size_t batch, size_t seq, size_t width)
+		       size_t batch, size_t seq, size_t width, size_t first, size_t count)
 {
-	launch("embed", embed, batch * seq, THREADS, out, wte, wpe, tokens, seq, width);
+	launch("embed", embed, batch * seq, THREADS, out, wte, wpe, tokens, seq, width, first,
+	       count);
 }
 
 /*
@@ -36,17 +37,18 @@ void embedding_forward(float *out, const float *wte, const float *wpe, const uin
  * them in order, and the blocks of the others do nothing.
  */
 static __global__ void embed_backward_wte(float *dwte, const float *dout, const uint32_t *tokens,
-					  size_t rows, size_t seq, size_t width)
+					  size_t rows, size_t seq, size_t width, size_t first,
+					  size_t count)
 {
 	__shared__ bool same[THREADS]; /* whether each of these rows has this token */
-	size_t first = blockIdx.x, token = token_of(tokens, first, seq);
-	int earlier = 0;
+	size_t token = token_of(tokens, blockIdx.x, seq), at = token - first;
+	int earlier = at >= count;
 
-	for (size_t row = threadIdx.x; row < first; row += blockDim.x)
+	for (size_t row = threadIdx.x; row < blockIdx.x && at < count; row += blockDim.x)
 		earlier |= token_of(tokens, row, seq) == token;
 	if (__syncthreads_or(earlier))
 		return;
-	for (size_t from = first; from < rows; from += blockDim.x) {
+	for (size_t from = blockIdx.x; from < rows; from += blockDim.x) {
 		size_t row = from + threadIdx.x;
 
 		same[threadIdx.x] = row < rows && token_of(tokens, row, seq) == token;
@@ -54,32 +56,34 @@ static __global__ void embed_backward_wte(float *dwte, const float *dout, const 
 			continue;
 		for (row = from; row < from + blockDim.x; row++)
 			for (size_t i = threadIdx.x; same[row - from] && i < width; i += blockDim.x)
-				dwte[token * width + i] += dout[row * width + i];
+				dwte[at * width + i] += dout[row * width + i];
 		__syncthreads(); /* before `same` is overwritten */
 	}
 }
 
-static __global__ void embed_backward_wpe(float *dwpe, const float *dout, size_t batch, size_t seq,
-					  size_t width)
+static __global__ void embed_backward_wpe(float *dwpe, const float *dout, const uint32_t *tokens,
+					  size_t batch, size_t seq, size_t width, size_t first,
+					  size_t count)
 {
 	size_t t = blockIdx.x;
 
 	for (size_t i = threadIdx.x; i < width; i += blockDim.x) {
 		float sum = 0;
 
-		for (size_t b = 0; b < batch; b++)
-			sum += dout[(b * seq + t) * width + i];
+		for (size_t row = t; row < batch * seq; row += seq)
+			if (token_of(tokens, row, seq) - first < count)
+				sum += dout[row * width + i];
 		dwpe[t * width + i] += sum;
 	}
 }
 
 void embedding_backward(float *dwte, float *dwpe, const float *dout, const uint32_t *tokens,
-			size_t batch, size_t seq, size_t width)
+			size_t batch, size_t seq, size_t width, size_t first, size_t count)
 {
 	launch("embed_backward_wte", embed_backward_wte, batch * seq, THREADS, dwte, dout, tokens,
-	       batch * seq, seq, width);
-	launch("embed_backward_wpe", embed_backward_wpe, seq, THREADS, dwpe, dout, batch, seq,
-	       width);
+	       batch * seq, seq, width, first, count);
+	launch("embed_backward_wpe", embed_backward_wpe, seq, THREADS, dwpe, dout, tokens, batch,
+	       seq, width, first, count);
 }
 
 /* ---- linear ---------------------------------------------------------------------------------- */
@@ -368,37 +372,52 @@ void attention_backward(float *dqkv, const float *dout, const float *qkv, size_t
 
 /* ---- the loss -------------------------------------------------------------------------------- */
 
-static __global__ void token_loss(double *loss, float *logits, const uint32_t *tokens, size_t first,
-				  size_t seq, size_t vocab, float scale)
+static __global__ void token_loss(struct loss *losses, float *logits, const uint32_t *tokens,
+				  size_t first_row, size_t seq, size_t first, size_t count,
+				  bool known, float scale)
 {
-	size_t row = first + blockIdx.x, target = tokens[row + row / seq + 1];
-	float max, sum, logit;
+	size_t row = first_row + blockIdx.x, at = tokens[row + row / seq + 1] - first;
+	struct loss loss = {-INFINITY, 0, 0};
 
-	logits += blockIdx.x * vocab;
-	logit = logits[target]; /* read by all threads before exp_row() overwrites it */
-	sum = exp_row(logits, vocab, &max);
-	if (threadIdx.x == 0)
-		loss[row] = log((double)sum) + max - logit;
+	logits += blockIdx.x * count;
+	if (first > 0 || known)
+		loss = losses[row];
+	if (known) {
+		for (size_t i = threadIdx.x; i < count; i += blockDim.x)
+			logits[i] = expf(logits[i] - loss.max);
+	} else {
+		/* Read by all threads before exp_row() overwrites it, as is losses[row]. */
+		float logit = at < count ? logits[at] : 0, max;
+		float sum = exp_row(logits, count, &max), most = fmaxf(loss.max, max);
+
+		sum = loss.sum * expf(loss.max - most) + sum * expf(max - most);
+		loss = {most, sum, loss.logit + logit};
+		if (threadIdx.x == 0)
+			losses[row] = loss;
+	}
 	if (scale > 0)
-		for (size_t i = threadIdx.x; i < vocab; i += blockDim.x)
-			logits[i] = logits[i] * (scale / sum) - (i == target ? scale : 0);
+		for (size_t i = threadIdx.x; i < count; i += blockDim.x)
+			logits[i] = logits[i] * (scale / loss.sum) - (i == at ? scale : 0);
 }
 
-void cross_entropy(double *loss, float *logits, const uint32_t *tokens, size_t first, size_t n,
-		   size_t seq, size_t vocab, float scale)
+void cross_entropy(struct loss *loss, float *logits, const uint32_t *tokens, size_t row, size_t n,
+		   size_t seq, size_t first, size_t count, bool known, float scale)
 {
-	launch("token_loss", token_loss, n, THREADS, loss, logits, tokens, first, seq, vocab,
-	       scale);
+	launch("token_loss", token_loss, n, THREADS, loss, logits, tokens, row, seq, first, count,
+	       known, scale);
 }
 
-double loss_sum(const double *loss, size_t n)
+double loss_sum(const struct loss *loss, size_t n)
 {
-	double part[1024], sum = 0;
+	struct loss part[1024], *next = part;
+	double sum = 0;
 
-	for (size_t i = 0; i < n; i++) {
-		if (i % 1024 == 0)
+	for (size_t i = 0; i < n; i++, next++) {
+		if (i % 1024 == 0) {
 			copy_out(part, loss + i, (n - i < 1024 ? n - i : 1024) * sizeof(*part));
-		sum += part[i % 1024];
+			next = part;
+		}
+		sum += log((double)next->sum) + next->max - next->logit;
 	}
 	return sum;
 }

@@ -47,9 +47,9 @@ void matmul(bool ta, bool tb, size_t m, size_t n, size_t k, float alpha, const f
 	    const float *b, size_t ldb, float beta, float *c, size_t ldc);
 
 void embedding_forward(float *out, const float *wte, const float *wpe, const uint32_t *tokens,
-		       size_t batch, size_t seq, size_t width);
+		       size_t batch, size_t seq, size_t width, size_t first, size_t count);
 void embedding_backward(float *dwte, float *dwpe, const float *dout, const uint32_t *tokens,
-			size_t batch, size_t seq, size_t width);
+			size_t batch, size_t seq, size_t width, size_t first, size_t count);
 
 void linear_forward(float *out, const float *residual, const float *in, const float *w,
 		    const float *bias, size_t rows, size_t inputs, size_t outputs);
@@ -71,9 +71,13 @@ void attention_forward(float *out, const float *qkv, size_t batch, size_t seq, s
 void attention_backward(float *dqkv, const float *dout, const float *qkv, size_t batch, size_t seq,
 			size_t width, size_t heads, float *scratch);
 
-void cross_entropy(double *loss, float *logits, const uint32_t *tokens, size_t first, size_t n,
-		   size_t seq, size_t vocab, float scale);
-double loss_sum(const double *loss, size_t n);
+struct loss {
+	float max, sum, logit;
+};
+
+void cross_entropy(struct loss *loss, float *logits, const uint32_t *tokens, size_t row, size_t n,
+		   size_t seq, size_t first, size_t count, bool known, float scale);
+double loss_sum(const struct loss *loss, size_t n);
 
 #ifdef __cplusplus
 }

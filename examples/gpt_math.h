@@ -213,26 +213,28 @@ static float exp_row(float *x, size_t n, float *max)
 	return row_sum(x, n);
 }
 
-/* out is [batch * seq, width], tokens are [batch, seq + 1]. */
+/* out is [batch * seq, width], tokens are [batch, seq + 1], and wte has the rows of `count` tokens
+   from `first` on: rows of other tokens are left as they are. */
 static void embedding_forward(float *out, const float *wte, const float *wpe,
-			      const uint32_t *tokens, size_t batch, size_t seq, size_t width)
+			      const uint32_t *tokens, size_t batch, size_t seq, size_t width,
+			      size_t first, size_t count)
 {
 	for (size_t row = 0; row < batch * seq; row++) {
-		size_t t = row % seq, token = tokens[row / seq * (seq + 1) + t];
+		size_t t = row % seq, at = tokens[row / seq * (seq + 1) + t] - first;
 
-		for (size_t i = 0; i < width; i++)
-			out[row * width + i] = wte[token * width + i] + wpe[t * width + i];
+		for (size_t i = 0; at < count && i < width; i++)
+			out[row * width + i] = wte[at * width + i] + wpe[t * width + i];
 	}
 }
 
 static void embedding_backward(float *dwte, float *dwpe, const float *dout, const uint32_t *tokens,
-			       size_t batch, size_t seq, size_t width)
+			       size_t batch, size_t seq, size_t width, size_t first, size_t count)
 {
 	for (size_t row = 0; row < batch * seq; row++) {
-		size_t t = row % seq, token = tokens[row / seq * (seq + 1) + t];
+		size_t t = row % seq, at = tokens[row / seq * (seq + 1) + t] - first;
 
-		for (size_t i = 0; i < width; i++) {
-			dwte[token * width + i] += dout[row * width + i];
+		for (size_t i = 0; at < count && i < width; i++) {
+			dwte[at * width + i] += dout[row * width + i];
 			dwpe[t * width + i] += dout[row * width + i];
 		}
 	}
@@ -432,35 +434,59 @@ static void attention_backward(float *dqkv, const float *dout, const float *qkv,
 	}
 }
 
-/* Returns a token's cross-entropy. With a scale, its logits become their gradient times scale. */
-static double token_loss(float *logits, size_t vocab, uint32_t target, float scale)
-{
-	float logit = logits[target], max, sum = exp_row(logits, vocab, &max);
+/* A token's cross-entropy is log(sum) + max - logit: max is the largest of its logits x, sum is the
+   sum of e^(x - max), and logit is that of its target. */
+struct loss {
+	float max, sum, logit;
+};
 
-	if (scale > 0) {
-		for (size_t i = 0; i < vocab; i++)
-			logits[i] *= scale / sum;
-		logits[target] -= scale;
+/* Adds logits to a loss (Milakov and Gimelshein 2018, arXiv 1805.02867), see cross_entropy(). The
+   target's logit is number `at`, which is not below `count` if it is not among these. */
+static void token_loss(struct loss *loss, float *logits, size_t count, size_t at, bool known,
+		       float scale)
+{
+	float logit = at < count ? logits[at] : 0, max = loss->max, factor;
+
+	if (known) {
+		for (size_t i = 0; i < count; i++)
+			logits[i] = fast_exp(logits[i] - max);
+	} else {
+		float sum = exp_row(logits, count, &max), most = fmaxf(loss->max, max);
+
+		loss->sum = loss->sum * expf(loss->max - most) + sum * expf(max - most);
+		loss->max = most;
+		loss->logit += logit;
 	}
-	return log(sum) + max - logit;
+	factor = scale / loss->sum;
+	for (size_t i = 0; scale > 0 && i < count; i++)
+		logits[i] *= factor;
+	if (scale > 0 && at < count)
+		logits[at] -= scale;
 }
 
-/* Writes loss[first] to loss[first + n - 1] for n rows with these logits [n, vocab]. The target
-   of a token is the next one in tokens [batch, seq + 1]. */
-static void cross_entropy(double *loss, float *logits, const uint32_t *tokens, size_t first,
-			  size_t n, size_t seq, size_t vocab, float scale)
+/*
+ * Adds to losses `row` to `row + n - 1` the logits [n, count] of the tokens from `first` on, where
+ * those from 0 on come first. The target of a token is the next one in tokens [batch, seq + 1].
+ * With a scale, logits become their gradient times scale: for that the losses are known, or these
+ * are all the logits there are.
+ */
+static void cross_entropy(struct loss *loss, float *logits, const uint32_t *tokens, size_t row,
+			  size_t n, size_t seq, size_t first, size_t count, bool known, float scale)
 {
-	for (size_t row = first; row < first + n; row++)
-		loss[row] = token_loss(logits + (row - first) * vocab, vocab,
-				       tokens[row + row / seq + 1], scale);
+	for (size_t end = row + n; row < end; row++, logits += count) {
+		if (first == 0 && !known)
+			loss[row] = (struct loss){.max = -INFINITY};
+		token_loss(&loss[row], logits, count, tokens[row + row / seq + 1] - first, known,
+			   scale);
+	}
 }
 
-static double loss_sum(const double *loss, size_t n)
+static double loss_sum(const struct loss *loss, size_t n)
 {
 	double sum = 0;
 
 	for (size_t i = 0; i < n; i++)
-		sum += loss[i];
+		sum += log(loss[i].sum) + loss[i].max - loss[i].logit;
 	return sum;
 }
 #endif

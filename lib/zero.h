@@ -1033,6 +1033,9 @@ const zero_tensor *zero_file_find(const zero_file *file, const char *name);
  *		zero_release(slice);
  *	}
  *
+ * examples/gpt.c goes by the settings `stream`, `stream_threshold` and `stream_chunk`, as PyTorch
+ * programs do.
+ *
  * Where slices save nothing the group is its own only slice, with one run of all elements: below
  * stage 3, where it is read in place, on one node of CPUs; and where none were asked for.
  */
@@ -1053,7 +1056,8 @@ size_t zero_group_slice_count(const zero_group *group);
 /* Returns a slice, which lives as long as the group; NULL if there is no such one. */
 zero_group *zero_group_slice(zero_group *group, size_t index);
 /* Fills runs[], ascending, with what a slice has of the parameter: at most as many as its team has
-   ranks. Returns how many there are. */
+   ranks. Returns how many there are. The first run of slice 0 begins with element 0, and no other
+   is longer. */
 size_t zero_slice_runs(const zero_group *slice, zero_run *runs);
 /* Returns the values of a gathered slice, as zero_data does of a parameter. */
 void *zero_slice_data(const zero_group *slice);

@@ -58,6 +58,7 @@ SCRIPT_TESTS = \
 	tests/gpt/reference.sh \
 	tests/gpt/resume.sh \
 	tests/gpt/stages.sh \
+	tests/gpt/stream.sh \
 	tests/bench/smoke.sh \
 	tests/readme.sh \
 	tests/wheel.sh

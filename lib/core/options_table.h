@@ -88,7 +88,7 @@ const struct zero_option zero_option_table[ZERO_OPTIONS] = {
 	[ZERO_OPT_STREAM] = {
 		.name = "stream", .flag = "--zero-stream", .env = "ZERO_STREAM",
 		.argument = "no|auto", .default_text = "no",
-		.help = "PyTorch: compute with parameters above that in pieces, too",
+		.help = "PyTorch, gpt: compute with parameters above that in pieces",
 		.type = ZERO_TYPE_CHOICE, .choices = stream_choices, .where = USER,
 	},
 	[ZERO_OPT_FLATTEN] = {

@@ -27,7 +27,8 @@ static zero_status keep_gradients(zero_group *group)
 enum { LAYERS = 2, HEADS = 3, DIM = 24, SEQ = 64 + 7, VOCAB_SIZE = 37, BATCH = 2 };
 enum { ROWS = BATCH * SEQ, CHECKED = 12 };
 
-static double *ends[END_TENSORS], *blocks[LAYERS][BLOCK_TENSORS]; /* the parameters in f64 */
+/* The parameters in f64. */
+static double *wte[1], *ends[END_TENSORS], *blocks[LAYERS][BLOCK_TENSORS];
 
 static void linear(double *out, const double *in, const double *w, const double *bias, int inputs,
 		   int outputs)
@@ -110,7 +111,7 @@ static double reference(const uint32_t *tokens)
 	for (int b = 0; b < BATCH; b++, tokens += SEQ + 1) {
 		for (int t = 0; t < SEQ; t++)
 			for (int i = 0; i < DIM; i++)
-				x[t][i] = ends[WTE][tokens[t] * DIM + i] + ends[WPE][t * DIM + i];
+				x[t][i] = wte[0][tokens[t] * DIM + i] + ends[WPE][t * DIM + i];
 		for (int l = 0; l < LAYERS; l++)
 			transform(x, blocks[l]);
 		for (int t = 0; t < SEQ; t++) {
@@ -121,7 +122,7 @@ static double reference(const uint32_t *tokens)
 				double dot = 0;
 
 				for (int i = 0; i < DIM; i++)
-					dot += norm[i] * ends[WTE][v * DIM + i];
+					dot += norm[i] * wte[0][v * DIM + i];
 				sum += exp(dot);
 				logit = v == tokens[t + 1] ? dot : logit;
 			}
@@ -210,16 +211,19 @@ int main(void)
 	struct model m = {.config = {LAYERS, HEADS, DIM, SEQ, VOCAB_SIZE, 1e-5}};
 	struct layer block[LAYERS] = {0};
 	struct activations acts[LAYERS];
+	zero_run run;
 	uint32_t tokens[BATCH * (SEQ + 1)];
 	double loss, worst = 0, exact;
 	int wrong;
 
 	m.block = block;
 	m.acts = acts;
+	m.runs = &run;
 	check(zero_open(&(zero_options){.settings = math_settings}, &m.job));
 	check(model_declare(&m, "", &default_flags));
 	model_buffers(&m, ROWS, SEQ);
 	check(agree(&m));
+	fill(&m.wte, wte);
 	fill(&m.ends, ends);
 	for (int l = 0; l < LAYERS; l++)
 		fill(&m.block[l], blocks[l]);
@@ -230,7 +234,8 @@ int main(void)
 	check(pass(&m, tokens, BATCH, SEQ, true, &loss));
 	check(agree(&m));
 	exact = reference(tokens);
-	wrong = compare(&m.ends, ends, tokens, &worst);
+	wrong = compare(&m.wte, wte, tokens, &worst);
+	wrong += compare(&m.ends, ends, tokens, &worst);
 	for (int l = 0; l < LAYERS; l++)
 		wrong += compare(&m.block[l], blocks[l], tokens, &worst);
 	printf("loss %.9f, reference %.9f; worst gradient off by %.2g of its tensor's largest\n",
@@ -243,6 +248,7 @@ int main(void)
 		wrong++;
 	math_close(m.job, m.arena);
 	zero_close(m.job);
+	free(wte[0]);
 	for (int i = 0; i < END_TENSORS; i++)
 		free(ends[i]);
 	for (int l = 0; l < LAYERS; l++)

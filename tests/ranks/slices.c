@@ -93,8 +93,11 @@ static void begin(struct model *m, const size_t *shape, int ndim, size_t slices)
 static void read_slices(struct model *m, uint64_t seed, float *all)
 {
 	size_t slices = zero_group_slice_count(m->sliced), seen = 0;
-	zero_run runs[16];
+	zero_run runs[16], longest;
 
+	zero_slice_runs(zero_group_slice(m->sliced, 0), runs);
+	longest = runs[0];
+	check(longest.first == 0, "the first run begins with %zu", longest.first);
 	for (size_t n = 0, at = below(&seed, slices); n < slices; n++, at = (at + 1) % slices) {
 		zero_group *slice = zero_group_slice(m->sliced, at);
 		zero_group *next = zero_group_slice(m->sliced, (at + 1) % slices);
@@ -112,6 +115,8 @@ static void read_slices(struct model *m, uint64_t seed, float *all)
 			check(zero_slice_address(slice, m->gather) == data, "at another address");
 		for (size_t r = 0; r < count; r++) {
 			check(runs[r].count && runs[r].first >= last, "run %zu", r);
+			check(runs[r].count <= longest.count, "run %zu is longer than the first",
+			      r);
 			last = runs[r].first + runs[r].count;
 			check(last <= m->count, "beyond the end");
 			for (size_t i = 0; i < runs[r].count; i++)
