@@ -816,7 +816,13 @@ typedef struct zero_plan_spec {
 	const zero_param_spec *params;
 	size_t count;
 	const size_t *groups; /* [count]: the group of each, numbered from 0 as they come */
+	/* [count], or NULL: bytes of a slice of each, which is then a group of its own; 0: it is
+	   whole; ZERO_SLICES_AUTO: it can have slices, and zero_plan writes here what `stream`
+	   makes of it. Where no budget is known, stream_threshold=auto is stream_chunk. */
+	size_t *slices;
 } zero_plan_spec;
+
+#define ZERO_SLICES_AUTO SIZE_MAX
 
 /*
  * Says what a rank needs at most for a model, before anything is allocated and without a job: the

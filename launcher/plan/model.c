@@ -49,17 +49,20 @@ zero_status model_add(struct model *model, const zero_tensor *tensor)
 				.trainable = tensor->dtype == ZERO_F32 ||
 					     tensor->dtype == ZERO_F16 ||
 					     tensor->dtype == ZERO_BF16};
-	zero_group *group;
+	size_t slice = spec.trainable && (spec.ndim == 2 || spec.ndim == 3)
+			       ? zero_planned_slice(&model->of, &spec)
+			       : 0;
+	zero_group *group = NULL;
 	zero_param *param;
-	zero_status status = find_group(model, tensor->name, &group);
+	zero_status status = slice ? ZERO_OK : find_group(model, tensor->name, &group);
 
 	if (!status)
-		status = zero_param_new(group, &spec, &param);
+		status = zero_planned_param(&model->of, &spec, slice, &group, &param);
 	if (status)
 		return status;
 	/* the embedding and the head have no number, and are AdamW's */
-	param->muon =
-		param->trainable && param->ndim >= 2 && strlen(group->name) < strlen(param->name);
+	param->muon = param->trainable && param->ndim >= 2 &&
+		      param->name[model_group_length(param->name)];
 	model->tensors++;
 	model->elements += param->count;
 	model->bytes += param->count * zero_dtype_size(param->dtype);

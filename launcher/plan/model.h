@@ -20,7 +20,8 @@ struct model {
 size_t model_group_length(const char *name);
 /*
  * Adds a tensor as a trainer would: to its group by model_group_length, trainable if it is f32, f16
- * or bf16. Muon steps the matrices of numbered groups, such as layers.
+ * or bf16. Muon steps the matrices of numbered groups, such as layers. With stream=auto those of
+ * two or three dimensions above the threshold are streamed.
  */
 zero_status model_add(struct model *model, const zero_tensor *tensor);
 /* Adds those of a .safetensors file, an index of several, or a folder with either. */

@@ -79,10 +79,18 @@ struct zero_report_option {
 	const char *name, *value, *origin, *default_text;
 };
 
+/* Parameters that are used slice by slice, of groups with slices. */
+struct zero_streamed {
+	size_t count;
+	const char *largest;                 /* its name; NULL: there is none */
+	uint64_t bytes, slices, slice_bytes; /* of it */
+};
+
 struct zero_report {
 	const char *id, *program, *host, *backend, *tier;
 	const char *gathers; /* how they went on GPUs; NULL: on CPUs */
 	const char *why; /* why the report is of one rank alone; NULL: it is of all, to the end */
+	struct zero_streamed streamed;
 	int64_t started; /* seconds since 1970 */
 	double seconds;
 	int world, stage, restarts;

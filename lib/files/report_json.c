@@ -359,6 +359,14 @@ static json_t *series_of(const struct zero_report *report)
 	return series;
 }
 
+static json_t *streamed_of(const struct zero_streamed *streamed)
+{
+	return json_pack("{s:o, s:o, s:o, s:o, s:o}", "parameters", number(streamed->count),
+			 "largest", text_or_null(streamed->largest), "bytes",
+			 number(streamed->bytes), "slices", number(streamed->slices), "slice_bytes",
+			 number(streamed->slice_bytes));
+}
+
 static json_t *job_of(const struct zero_report *report)
 {
 	time_t time = (time_t)report->started;
@@ -367,12 +375,13 @@ static json_t *job_of(const struct zero_report *report)
 
 	if (gmtime_r(&time, &parts))
 		strftime(started, sizeof(started), "%Y-%m-%dT%H:%M:%SZ", &parts);
-	return json_pack("{s:o, s:o, s:o, s:s, s:o, s:i, s:i, s:s, s:o, s:i, s:o}", "id",
+	return json_pack("{s:o, s:o, s:o, s:s, s:o, s:i, s:i, s:s, s:o, s:o, s:i, s:o}", "id",
 			 text_of(report->id), "program", text_of(report->program), "host",
 			 text_of(report->host), "started", started, "seconds",
 			 real(report->seconds), "world", report->world, "stage", report->stage,
 			 "backend", report->backend, "gathers", text_or_null(report->gathers),
-			 "restarts", report->restarts, "steps", number(report->steps));
+			 "streamed", streamed_of(&report->streamed), "restarts", report->restarts,
+			 "steps", number(report->steps));
 }
 
 zero_status zero_report_json(const struct zero_report *report, char **text)

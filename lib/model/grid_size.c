@@ -23,13 +23,11 @@ zero_status zero_grid_measure(const zero_job *job, size_t size, struct zero_sizi
 		status = zero_group_layout_find(group, &layout);
 		sizing->world = (size_t)group->team->place.world;
 		sizing->share = (size_t)group->team->place.shm_world_min;
-		sizing->gradient_size = zero_dtype_size(group->gradient_dtype);
 		sizing->team = 0;
 		if (group->team == &job->all)
 			zero_sizing_set_team(sizing, size);
-		if (!status && zero_is_member(group))
-			zero_sizing_group(sizing, layout.segments, layout.segment_count,
-					  zero_slice_elements(sizing, group, &layout));
+		if (!status)
+			zero_sizing_add(sizing, group, &layout);
 		zero_group_layout_free(&layout);
 	}
 	sizing->world = (size_t)job->place.world;

@@ -106,16 +106,6 @@ static void set_sizing_ranks(struct zero_sizing *sizing, const zero_team *team,
 	sizing->replica_share = (size_t)grid->replica_team->place.shm_world_min;
 }
 
-static void add_sizing(struct zero_sizing *sizing, const zero_group *group,
-		       const struct zero_group_layout *layout)
-{
-	set_sizing_ranks(sizing, group->team, group->replica_team ? group->job->grid : NULL);
-	sizing->gradient_size = zero_dtype_size(group->gradient_dtype);
-	if (zero_is_member(group))
-		zero_sizing_group(sizing, layout->segments, layout->segment_count,
-				  zero_slice_elements(sizing, group, layout));
-}
-
 static zero_status lay_out_group(zero_job *job, zero_group *group)
 {
 	struct zero_group_layout layout;
@@ -130,7 +120,8 @@ static zero_status lay_out_group(zero_job *job, zero_group *group)
 		goto out;
 	}
 	group->flat_count = layout.flat_count;
-	add_sizing(&job->model->sizing, group, &layout);
+	set_sizing_ranks(&job->model->sizing, group->team, group->replica_team ? job->grid : NULL);
+	zero_sizing_add(&job->model->sizing, group, &layout);
 	for (size_t f = 0; !status && f < group->flat_count; f++)
 		status = lay_out_flat(&group->flats[f], f, &layout, group);
 	if (!status)

@@ -20,6 +20,7 @@ void zero_planned_begin(struct zero_planned *planned, const struct zero_settings
 			.stage = (int)settings->value[ZERO_OPT_STAGE].number,
 			.place = {.world = (int)world, .shm_world_min = (int)share},
 			.lock = PTHREAD_MUTEX_INITIALIZER}};
+	zero_settings_set_sizes(&job->settings);
 	job->all.job = job;
 	job->all.place = job->place;
 }
@@ -38,6 +39,35 @@ zero_status zero_planned_group(struct zero_planned *planned, const char *name, z
 
 	planned->groups.group_count = planned->groups.made_count;
 	return status;
+}
+
+size_t zero_planned_slice(const struct zero_planned *planned, const zero_param_spec *spec)
+{
+	const struct zero_value *value = planned->job.settings.value;
+	uint64_t threshold = value[ZERO_OPT_STREAM_THRESHOLD].number;
+	uint64_t bytes = zero_dtype_size(spec->dtype);
+
+	for (int i = 0; i < spec->ndim; i++)
+		if (__builtin_mul_overflow(bytes, spec->shape[i], &bytes))
+			return 0;
+	if (!value[ZERO_OPT_STREAM].number || bytes <= threshold)
+		return 0;
+	return value[ZERO_OPT_STREAM_CHUNK].number;
+}
+
+zero_status zero_planned_param(struct zero_planned *planned, const zero_param_spec *spec,
+			       size_t slice, zero_group **group, zero_param **param)
+{
+	zero_group *own = slice ? NULL : *group;
+	zero_status status = ZERO_OK;
+
+	if (!own)
+		status = zero_planned_group(planned, spec->name, &own);
+	if (!status && slice)
+		status = zero_group_set_slices(own, slice);
+	if (!status && !slice)
+		*group = own;
+	return status ? status : zero_param_new(own, spec, param);
 }
 
 /* ---- the interface --------------------------------------------------------------------------- */
@@ -71,8 +101,6 @@ static zero_status read_settings(const zero_plan_spec *spec, struct zero_planned
 	else
 		status = zero_job_read_settings(&reader,
 						&(zero_options){.settings = spec->settings});
-	if (!status)
-		zero_settings_set_sizes(&reader.settings);
 	zero_planned_begin(planned, &reader.settings, (size_t)spec->world,
 			   spec->share ? (size_t)spec->share : 1);
 	planned->ops.host_memory = !spec->device;
@@ -84,12 +112,16 @@ static zero_status describe(const zero_plan_spec *spec, struct zero_planned *pla
 	zero_status status = ZERO_OK;
 	zero_group *group = NULL;
 	zero_param *param;
+	size_t whole = 0;
 
 	for (size_t i = 0; !status && i < spec->count; i++) {
-		if (!group || spec->groups[i] != spec->groups[i - 1])
-			status = zero_planned_group(planned, spec->params[i].name, &group);
-		if (!status)
-			status = zero_param_new(group, &spec->params[i], &param);
+		size_t *slice = spec->slices ? &spec->slices[i] : &whole;
+
+		if (*slice == ZERO_SLICES_AUTO)
+			*slice = zero_planned_slice(planned, &spec->params[i]);
+		if (i && spec->groups[i] != spec->groups[i - 1])
+			group = NULL;
+		status = zero_planned_param(planned, &spec->params[i], *slice, &group, &param);
 	}
 	return status;
 }

@@ -19,5 +19,11 @@ void zero_planned_begin(struct zero_planned *planned, const struct zero_settings
 			size_t world, size_t share);
 void zero_planned_end(struct zero_planned *planned);
 zero_status zero_planned_group(struct zero_planned *planned, const char *name, zero_group **group);
+/* The bytes of a slice, of a parameter that can have slices, as `stream` says; 0: none. */
+size_t zero_planned_slice(const struct zero_planned *planned, const zero_param_spec *spec);
+/* Adds a parameter to *group, a new one if that is NULL; or by slices of so many bytes to a group
+   of its own. */
+zero_status zero_planned_param(struct zero_planned *planned, const zero_param_spec *spec,
+			       size_t slice, zero_group **group, zero_param **param);
 
 #endif

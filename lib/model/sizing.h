@@ -8,6 +8,7 @@
 
 #include "backend/backend.h"
 #include "backend/exchange.h"
+#include "files/report_content.h"
 #include "segments.h"
 
 /*
@@ -39,6 +40,7 @@ struct zero_sizing {
 	uint64_t largest_flat; /* bytes of the largest flat buffer, unsharded */
 	uint64_t all_flats;    /* bytes of all flat buffers, unsharded */
 	size_t groups;
+	struct zero_streamed streamed;
 };
 
 /* a + b, or UINT64_MAX if that overflows. */

@@ -62,8 +62,9 @@ size_t zero_slice_part(const zero_group *group, size_t stored, size_t ranks)
 	return part < stored ? part : stored;
 }
 
-size_t zero_slice_elements(const struct zero_sizing *sizing, const zero_group *group,
-			   const struct zero_group_layout *layout)
+/* The elements of a slice on all ranks; 0: the group has none. */
+static size_t slice_elements(const struct zero_sizing *sizing, const zero_group *group,
+			     const struct zero_group_layout *layout)
 {
 	size_t ranks = zero_sizing_ranks(sizing);
 
@@ -71,6 +72,33 @@ size_t zero_slice_elements(const struct zero_sizing *sizing, const zero_group *g
 	    !layout->segments[0].count || zero_sizing_in_place(sizing))
 		return 0;
 	return zero_slice_part(group, layout->segments[0].count / ranks, ranks) * ranks;
+}
+
+static void count_streamed(struct zero_streamed *streamed, const zero_param *param, size_t stored,
+			   size_t slice)
+{
+	size_t size = zero_dtype_size(param->dtype);
+
+	streamed->count++;
+	if (param->count * size <= streamed->bytes)
+		return;
+	streamed->largest = param->name;
+	streamed->bytes = param->count * size;
+	streamed->slices = (stored + slice - 1) / slice;
+	streamed->slice_bytes = slice * size;
+}
+
+void zero_sizing_add(struct zero_sizing *sizing, const zero_group *group,
+		     const struct zero_group_layout *layout)
+{
+	size_t slice = slice_elements(sizing, group, layout);
+
+	sizing->gradient_size = zero_dtype_size(group->gradient_dtype);
+	if (slice)
+		count_streamed(&sizing->streamed, group->params[0], layout->segments[0].count,
+			       slice);
+	if (zero_is_member(group))
+		zero_sizing_group(sizing, layout->segments, layout->segment_count, slice);
 }
 
 static zero_status make_slice(zero_group *parent, size_t index, size_t part, size_t stored)

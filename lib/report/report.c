@@ -215,6 +215,7 @@ static struct zero_report describe(zero_job *job, const struct zero_report_rank 
 		.backend = job->ops->name,
 		.tier = job->flatten_tier,
 		.gathers = job->comm->ops->gathers ? job->comm->ops->gathers(job->comm) : NULL,
+		.streamed = job->model->sizing.streamed,
 		.why = why,
 		.started = report->started,
 		.seconds = (double)(now - report->record->opened) * 1e-9,

@@ -396,7 +396,7 @@ def note_heads(modules: list[nn.Module]) -> None:
 
 
 def find(modules: list[nn.Module], taken: set[nn.Module], ignored: set[nn.Parameter],
-         threshold: int) -> dict[nn.Parameter, list[Place]]:
+         threshold: int, warn: bool = True) -> dict[nn.Parameter, list[Place]]:
     """The parameters above a threshold, in bytes, that can be streamed. Of a group's modules those
     that are in no group yet."""
     found: dict[nn.Parameter, list[Place]] = {}
@@ -408,7 +408,8 @@ def find(modules: list[nn.Module], taken: set[nn.Module], ignored: set[nn.Parame
                 continue
             if how_of(module, name) is None or p.dtype not in DTYPES:
                 whole.add(p)
-                _device.warn_whole(module, name, p)
+                if warn:
+                    _device.warn_whole(module, name, p)
             found.setdefault(p, []).append((module, name))
     return {p: places for p, places in found.items() if p not in whole}
 

@@ -507,25 +507,26 @@ static PyObject *py_param_new(union value *v)
 struct planned {
 	zero_param_spec *params;
 	size_t (*shapes)[ZERO_MAX_DIMS];
-	size_t *groups;
+	size_t *groups, *slices;
 	size_t count;
 };
 
-/* From a list of (group, name, dtype, shape, trainable). Returns false with an exception set. */
+/* From a list of (group, name, dtype, shape, trainable, bytes of a slice or -1). Returns false with an exception set. */
 static bool read_planned(PyObject *list, struct planned *planned)
 {
-	if (!planned->params || !planned->shapes || !planned->groups)
+	if (!planned->params || !planned->shapes || !planned->groups || !planned->slices)
 		PyErr_NoMemory();
 	for (size_t i = 0; i < planned->count && !PyErr_Occurred(); i++) {
 		zero_param_spec *spec = &planned->params[i];
 		PyObject *dims;
-		Py_ssize_t group;
+		Py_ssize_t group, slice;
 		int dtype, trainable;
 
-		if (!PyArg_ParseTuple(PyList_GetItem(list, (Py_ssize_t)i), "nsiOp", &group,
-				      &spec->name, &dtype, &dims, &trainable))
+		if (!PyArg_ParseTuple(PyList_GetItem(list, (Py_ssize_t)i), "nsiOpn", &group,
+				      &spec->name, &dtype, &dims, &trainable, &slice))
 			return false;
 		planned->groups[i] = (size_t)group;
+		planned->slices[i] = slice < 0 ? ZERO_SLICES_AUTO : (size_t)slice;
 		spec->dtype = (zero_dtype)dtype;
 		spec->trainable = trainable;
 		if (!read_shape(dims, spec, planned->shapes[i]))
@@ -534,7 +535,8 @@ static bool read_planned(PyObject *list, struct planned *planned)
 	return !PyErr_Occurred();
 }
 
-/* plan(parameters, settings, world, share, on GPUs): what a rank needs, see read_planned */
+/* plan(parameters, settings, world, share, on GPUs): what a rank needs, and the bytes of a slice of
+   each parameter; see read_planned */
 static PyObject *py_plan(union value *v)
 {
 	size_t count = (size_t)PyList_Size(v[0].object);
@@ -542,6 +544,7 @@ static PyObject *py_plan(union value *v)
 		.params = PyMem_Calloc(count + 1, sizeof(*planned.params)),
 		.shapes = PyMem_Calloc(count + 1, sizeof(*planned.shapes)),
 		.groups = PyMem_Calloc(count + 1, sizeof(*planned.groups)),
+		.slices = PyMem_Calloc(count + 1, sizeof(*planned.slices)),
 		.count = count,
 	};
 	const zero_plan_spec spec = {
@@ -553,15 +556,27 @@ static PyObject *py_plan(union value *v)
 		.params = planned.params,
 		.count = count,
 		.groups = planned.groups,
+		.slices = planned.slices,
 	};
 	zero_memory need;
-	PyObject *result = NULL;
+	PyObject *result = NULL, *slices = PyList_New(0);
 
-	if (read_planned(v[0].object, &planned))
+	if (slices && read_planned(v[0].object, &planned))
 		result = zero_plan(&spec, &need) ? fail() : memory_by_kind(&need);
+	for (size_t i = 0; result && i < count; i++) {
+		PyObject *slice = PyLong_FromSize_t(planned.slices[i]);
+
+		if (!slice || PyList_Append(slices, slice))
+			Py_CLEAR(result);
+		Py_XDECREF(slice);
+	}
+	if (result)
+		result = Py_BuildValue("(NO)", result, slices);
+	Py_XDECREF(slices);
 	PyMem_Free(planned.params);
 	PyMem_Free(planned.shapes);
 	PyMem_Free(planned.groups);
+	PyMem_Free(planned.slices);
 	return result;
 }
 

@@ -43,4 +43,5 @@ run_ranks 3 streamed restore "$scratch/streamed"
 run_ranks 2 streamed load "$scratch/streamed"
 unset ZERO_SHARE
 ZERO_SHARE=1 run_ranks 2 planned
+ZERO_STREAM=auto ZERO_STREAM_THRESHOLD=100K ZERO_STREAM_CHUNK=16K ZERO_SHARE=1 run_ranks 2 planned
 ZERO_STAGE=1 run_ranks 2 planned

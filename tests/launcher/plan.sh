@@ -238,6 +238,33 @@ has_not "$out" 'gathered is for'
 line '# the model: 10 tensors in 6 groups, 201323 elements, 742.9K'
 has "$out" 'less than the budget of this machine'
 
+# what streams is planned by slices: matrices above the threshold, if they are asked for
+header='{"h.0.w":{"dtype":"F32","shape":[1024,256],"data_offsets":[0,1048576]},
+"head":{"dtype":"F32","shape":[4096,256],"data_offsets":[1048576,5242880]},
+"long":{"dtype":"F32","shape":[786432],"data_offsets":[5242880,8388608]}}'
+printf '%b\0\0\0\0\0\0%s' "$(printf '\\x%02x' $((${#header} % 256)) $((${#header} / 256)))" \
+	"$header" >"$scratch/large.safetensors"
+truncate -s +8388608 "$scratch/large.safetensors"
+# streams OPTION...: into $gathered, what is gathered
+streams() {
+	ZERO_SHARE=1 run "$ZERORUN" --plan --model="$scratch/large.safetensors" -n 2 \
+		--zero-stream-chunk=1M "$@" true
+	is "$status" 0
+	gathered=$(tr -s ' ' <"$scratch/out" | sed -n 's/^# gathered [^ ]* //p')
+}
+streams
+has_not "$out" streamed
+is "$gathered" $((7 << 20)) # head and long
+streams --zero-stream=auto --zero-stream-threshold=2M
+line '# streamed parameters: 1, the largest head of 4.0M in 4 slices of 1.0M'
+is "$gathered" $((4 << 20)) # long and h.0. or a slice
+streams --zero-stream=auto --zero-stream-threshold=512K
+line '# streamed parameters: 2, the largest head of 4.0M in 4 slices of 1.0M'
+streams --zero-stream=auto --zero-stream-threshold=4M
+has_not "$out" streamed
+streams --zero-stream=auto --zero-stream-threshold=2M --zero-stage=2
+has_not "$out" streamed
+
 if have mpi; then
 	ZERO_SHARE=1 run "$ZERORUN" --plan --model="$model" -n 4 true
 	line '# shared memory: none'

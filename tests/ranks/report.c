@@ -19,6 +19,7 @@ enum { GROUPS = 3 };
 #define SAVED "<b>&\"' \\ ?\077</svg>\xc3\xa9\xe2\x82\xac\xf0\x9f\x98\x80"
 
 static const char *strange = STRANGE;
+static size_t slices; /* bytes of those of the first and the last group */
 static zero_adamw adamw = {.lr = 0.1F, .beta1 = 0.9F, .beta2 = 0.9F, .eps = 1e-8F};
 
 struct model {
@@ -35,14 +36,16 @@ static struct model new_model(const char *folder, int stage)
 	const char *const names[GROUPS] = {"plain", strange, "half"};
 	zero_source source = zero_from_normal(0, 1, test_seed());
 	uint64_t state = test_seed() + (uint64_t)stage;
-	struct model m = {.job = open_job("report=%s stage=%d", folder, stage)};
+	struct model m = {
+		.job = open_job("report=%s stage=%d%s", folder, stage, slices ? " share=1" : "")};
 	char name[32];
 
 	for (int g = 0; g < GROUPS; g++) {
 		snprintf(name, sizeof(name), "p%d", g);
 		m.groups[g] = new_group(m.job, names[g]);
 		m.params[g] = new_param(m.groups[g], name, g == 2 ? ZERO_BF16 : ZERO_F32,
-					1 + below(&state, 20000), true);
+					1 + below(&state, 20000) + (slices && !g) * 20000, true);
+		ok(zero_group_set_slices(m.groups[g], g == 1 ? 0 : slices));
 	}
 	ok(zero_layout(m.job));
 	for (int g = 0; g < GROUPS; g++)
@@ -97,12 +100,13 @@ static void write_known(struct model *m, const char *folder, int steps, bool tog
 		"\"groups\":%d,"
 		"\"bytes_sent\":%llu,\"collectives\":%llu,\"bytes_read\":%llu,"
 		"\"stream_chunk\":%s,\"saved\":%d,\"failed\":%d,\"least\":%d,\"most\":%d,"
-		"\"memory\":{",
+		"\"slices\":%zu,\"large\":%zu,\"memory\":{",
 		zero_world(m->job), steps, m->steps_itself ? 2 * steps : steps,
 		together ? "true" : "false", zero_setting(m->job, "stage"), GROUPS,
 		(unsigned long long)traffic.bytes_sent, (unsigned long long)traffic.collectives,
 		(unsigned long long)traffic.bytes_read, zero_setting(m->job, "stream_chunk"),
-		m->saved, m->failed, m->least, m->most);
+		m->saved, m->failed, m->least, m->most, zero_group_slice_count(m->groups[0]),
+		4 * zero_param_numel(m->params[0]));
 	write_bytes(out, "shards", memory.shards);
 	write_bytes(out, "gathered", memory.gathered);
 	write_bytes(out, "gradients", memory.gradients);
@@ -341,6 +345,9 @@ int main(void)
 	restores("like-restores", 3, 4);
 	strange = STRANGE;
 	reports("none", 3, 0, false);
+	slices = 4096;
+	reports("sliced", 3, 0, false);
+	slices = 0;
 	reports("own", 3, 4, true);
 	reports("own0", 0, 3, true);
 	ends_badly();

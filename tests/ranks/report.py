@@ -64,6 +64,14 @@ ways = {"copies on the device"} if job["world"] == 1 else {
     "copy engines, symmetric windows", "kernels, symmetric windows"}
 check(job["gathers"] in ways if job["backend"] == "cuda" else job["gathers"] is None, job)
 
+streamed, sliced = dict(job["streamed"]), name == "sliced" and len(known) > 1
+cut = streamed.pop("slice_bytes")
+check(streamed == ({"parameters": 2, "largest": "p0", "bytes": first["large"],
+                    "slices": first["slices"]} if sliced else
+                   {"parameters": 0, "largest": None, "bytes": 0, "slices": 0}), streamed)
+check(cut <= 4096 and first["large"] <= cut * first["slices"] < first["large"] + 8192
+      if sliced else cut == 0, cut)
+
 options = {option["name"]: option for option in report["options"]}
 check(options["stage"]["origin"] == "zero_open" and options["stage"]["default"] == "3",
       options["stage"])
@@ -144,6 +152,9 @@ if lines is None:
 check(all(option["name"] in lines for option in report["options"]), "options")
 check(first["together"] or any("figures are those of rank 0 alone" in line for line in lines),
       "notice")
+words = (f"Streamed parameters: 2, the largest p0 of {first['large'] / 1024:.1f}K in "
+         f"{first['slices']} slices of {cut / 1024:.1f}K.")
+check(any(words in line for line in lines) == sliced, words)
 check(len([line for line in lines if line.startswith("path area")]) >= 2, "areas")
 check(not re.search("nan|null|undefined|Infinity", "\n".join(lines), re.I), "a value that is none")
 if first["steps"]:

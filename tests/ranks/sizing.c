@@ -277,7 +277,7 @@ static void check_plan(zero_job *job, const char *options)
 	static const size_t first_of[] = {0, 1, 2, 5, 6, 9};
 	int share = atoi(zero_setting(job, "share")), shares[64];
 	zero_param_spec params[TENSORS] = {0};
-	size_t groups[TENSORS];
+	size_t groups[TENSORS], slices[TENSORS] = {0};
 	zero_plan_spec spec = {.settings = options,
 			       .world = zero_world(job),
 			       .device = on_gpu(),
@@ -305,6 +305,23 @@ static void check_plan(zero_job *job, const char *options)
 		check(plan.shards.peak == memory.shards.peak &&
 			      plan.optimizer.peak == memory.optimizer.peak,
 		      "%zu and %zu", plan.shards.peak, plan.optimizer.peak);
+	spec.settings = "stage=3 stream=auto stream_threshold=100K stream_chunk=8K";
+	spec.world = 2;
+	spec.share = 1;
+	ok(zero_plan(&spec, &plan));
+	memory = plan;
+	slices[TENSORS - 2] = slices[TENSORS - 1] = ZERO_SLICES_AUTO;
+	spec.slices = slices;
+	ok(zero_plan(&spec, &plan));
+	check(!slices[TENSORS - 2] && slices[TENSORS - 1] == 8192, "%zu", slices[TENSORS - 1]);
+	check(plan.gathered.peak < memory.gathered.peak / 2 &&
+		      plan.shards.peak <= memory.shards.peak + 4096,
+	      "%zu and %zu", plan.gathered.peak, memory.gathered.peak);
+	spec = (zero_plan_spec){.settings = options,
+				.world = zero_world(job),
+				.params = params,
+				.count = TENSORS,
+				.groups = groups};
 	groups[TENSORS - 1]++;
 	fails(zero_plan(&spec, &plan), ZERO_E_INVALID, "groups[9] is 6 after 4");
 	spec.share = spec.world + 1;
