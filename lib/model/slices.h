@@ -9,7 +9,7 @@
 zero_status zero_slices_align(const zero_group *group, struct zero_group_layout *layout);
 /* The elements that each of `ranks`, which store so many, has of a slice. */
 size_t zero_slice_part(const zero_group *group, size_t stored, size_t ranks);
-/* Adds a group from its layout, by its slices if it has some with as many ranks as `sizing` says. */
+/* Adds a group from its layout, by slices if it has some with as many ranks as `sizing` says. */
 void zero_sizing_add(struct zero_sizing *sizing, const zero_group *group,
 		     const struct zero_group_layout *layout);
 /* Makes the slices of a group that is laid out, where it is not read in place. */

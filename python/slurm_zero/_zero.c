@@ -511,7 +511,8 @@ struct planned {
 	size_t count;
 };
 
-/* From a list of (group, name, dtype, shape, trainable, bytes of a slice or -1). Returns false with an exception set. */
+/* From a list of (group, name, dtype, shape, trainable, bytes of a slice or -1 for what `stream`
+   says). Returns false with an exception set. */
 static bool read_planned(PyObject *list, struct planned *planned)
 {
 	if (!planned->params || !planned->shapes || !planned->groups || !planned->slices)
