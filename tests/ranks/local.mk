@@ -127,8 +127,9 @@ tests_ranks_own_step_ranks_SOURCES = tests/ranks/own_step.c tests/ranks/ranks.h
 tests_ranks_own_step_ranks_LDFLAGS = $(ranks_link)
 tests_ranks_property_ranks_SOURCES = \
 	tests/ranks/property.c tests/ranks/property_gather.c tests/ranks/property_layout.c \
-	tests/ranks/property_load.c tests/ranks/property_ops.c tests/ranks/property_step.c \
-	tests/ranks/reference.c tests/ranks/property.h tests/ranks/reference.h tests/ranks/ranks.h
+	tests/ranks/property_load.c tests/ranks/property_ops.c tests/ranks/property_slices.c \
+	tests/ranks/property_step.c tests/ranks/reference.c tests/ranks/property.h \
+	tests/ranks/reference.h tests/ranks/ranks.h
 tests_ranks_property_ranks_LDFLAGS = $(ranks_link)
 tests_ranks_restore_ranks_SOURCES = \
 	tests/ranks/restore.c tests/ranks/restore_damage.c tests/ranks/restore_model.c \

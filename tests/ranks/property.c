@@ -78,7 +78,10 @@ static void random_tensor(struct model *model, struct group *group, size_t index
 	tensor->spec.weight_decay_scale = factors[below(random, 4)];
 	tensor->spec.no_weight_decay = tensor->spec.weight_decay_scale == 0 && below(random, 2);
 	tensor->spec.lr_scale = factors[below(random, 4)];
-	random_shape(tensor, random);
+	if (group->slices)
+		slice_shape(model, tensor);
+	else
+		random_shape(tensor, random);
 	target = index ? &group->tensors[below(random, index)] : NULL;
 	if (below(random, 6) == 0 && target && !target->tied)
 		tie(tensor, target);
@@ -129,6 +132,10 @@ static void random_model(struct model *model)
 		random_team(model, group);
 		group->gradients = dtypes[below(&model->random, 5)];
 		group->count = below(&model->random, TENSORS_MAX + 1);
+		group->slices = below(&model->random, 3) ? 0 : 1 + below(&model->random, 10000);
+		if (group->slices)
+			group->count = 1;
+		model->sliced = model->sliced || group->slices;
 		for (size_t i = 0; i < group->count; i++)
 			random_tensor(model, group, i);
 	}
@@ -220,9 +227,13 @@ static void open_model(struct model *model, uint64_t seed, uint64_t other, bool 
 	choose(settings, sizeof(settings), free_choices, &other);
 	if (model->limited)
 		choose(settings, sizeof(settings), limit_choices, &other);
-	/* Only there it changes anything, the order of sums. */
-	if (model->team < model->world)
+	/* Only there it changes anything: the order of sums in a grid, and where slices are padded
+	   that of the sums of norms. */
+	if (model->team < model->world || (model->sliced && (!alone || below(&other, 3))))
 		*(strstr(settings, "stage=") + strlen("stage=")) = '3';
+	/* Where memory is shared by all, slices are not gathered. */
+	if (model->sliced && below(&other, 3))
+		*(strstr(settings, "share=") + strlen("share=")) = '1';
 	length = strlen(settings);
 	snprintf(settings + length, sizeof(settings) - length, " shard=%d", model->team);
 	snprintf(case_text, sizeof(case_text), "ZERO_TEST_CASE=%llu at world size %d (%s)",
@@ -240,6 +251,8 @@ static void open_model(struct model *model, uint64_t seed, uint64_t other, bool 
 		ok(zero_group_new(model->job, group->name, group->team, &group->handle));
 		if (group->gradients != ZERO_F32)
 			ok(zero_group_gradient_dtype(group->handle, group->gradients));
+		if (group->slices)
+			ok(zero_group_set_slices(group->handle, group->slices));
 		for (size_t i = 0; i < group->count; i++) {
 			struct tensor *tensor = &group->tensors[i];
 

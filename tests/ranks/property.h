@@ -19,6 +19,7 @@ struct tensor {
 	struct group *group;
 	struct tensor *tied;  /* to this one, whose reference is its own; NULL: to none */
 	struct ref_param ref; /* unless tied */
+	bool written;         /* its slices have a gradient on this rank */
 	/* By the rules of the layout, unless tied: its first element in a segment of so many. */
 	size_t flat, first, segment;
 };
@@ -35,8 +36,11 @@ struct group {
 	bool member;          /* this rank is one */
 	zero_dtype gradients; /* their type */
 	bool trainable;
-	bool reduced; /* since the last step */
-	bool begun;   /* gathered or under way, as `as` */
+	size_t slices;  /* bytes of each; 0: it has none */
+	bool reduced;   /* since the last step */
+	bool pending;   /* some rank has a gradient that is not reduced */
+	bool begun;     /* gathered or under way, as `as` */
+	bool by_slices; /* then: by its slices, not as a whole */
 	unsigned uses;
 	zero_dtype as;
 };
@@ -53,6 +57,7 @@ struct model {
 	uint64_t steps;   /* that changed something */
 	unsigned stepped; /* calls that succeeded */
 	bool exported;
+	bool sliced;  /* some group is */
 	bool limited; /* a prefetch may pass groups over */
 	bool told;    /* rank 0 of a case that runs alone prints what it does */
 	zero_loss_scale scale;
@@ -128,6 +133,26 @@ void check_shards_memory(const struct model *model, const zero_memory *memory);
 /* COLLECTIVE. */
 uint64_t sent_so_far(const struct model *model);
 void check_sent(const struct model *model, uint64_t before, uint64_t want, const char *what);
+
+/* Draws the shape of a tensor that has slices. */
+void slice_shape(struct model *model, struct tensor *tensor);
+/* The whole rows of which a slice has a number, in elements. */
+size_t slice_unit(const struct tensor *tensor);
+/* What is gathered of a group: its slices, or all of it. */
+size_t part_count(const struct group *group);
+zero_group *part_of(const struct group *group, size_t index);
+/* The slices in an order of their own. */
+zero_group *slice_by_turn(const struct group *group, uint64_t seed, size_t turn);
+/* What is gathered of one slice, or of all, is `want` as it says of the parameter; in that type. */
+void check_slice(const struct tensor *tensor, const zero_group *slice, zero_dtype as,
+		 const char *want);
+void check_slices(const struct tensor *tensor, zero_dtype as, const char *want);
+void poison_slices(const struct tensor *tensor, size_t size);
+/* This rank's gradients, in the type of the group's. */
+void read_slice_gradients(const struct tensor *tensor, void *values);
+void write_slice_gradients(struct tensor *tensor, void *values);
+/* Gathers slice after slice, as a program does. */
+void walk_any(struct model *model);
 
 void gather(struct model *model, struct group *group, zero_dtype as);
 void release(struct model *model, struct group *group);

@@ -2,6 +2,9 @@
 /* Gather and release: what is gathered holds the reference's values, in the type asked for. */
 #include "property.h"
 
+/* Of a prefetch. */
+enum { PARTS_MAX = 4000 };
+
 zero_dtype choose_as(struct model *model, unsigned chosen)
 {
 	static const zero_dtype types[] = {ZERO_DTYPE_PARAM, ZERO_DTYPE_PARAM, ZERO_F32, ZERO_F16,
@@ -39,14 +42,19 @@ static void check_gathered(struct tensor *tensor)
 	zero_dtype from = tensor->spec.dtype, to = gathered_as(tensor, tensor->group->as);
 	size_t bytes = tensor->count * zero_dtype_size(to), at;
 	const void *data = zero_data(tensor->param);
-	unsigned char *want = malloc(bytes + 1);
+	char *want = malloc(bytes + 1);
 
 	check(want, "no memory");
+	ref_cast(to, want, from, ref_of(tensor)->values, tensor->count);
+	if (tensor->group->by_slices) {
+		check_slices(tensor, to, want);
+		free(want);
+		return;
+	}
 	check(!data == !tensor->count, "'%s': %zu elements at %p", tensor->name, tensor->count,
 	      data);
 	check(!tensor->tied || data == zero_data(tensor->tied->param), "'%s' lies elsewhere",
 	      tensor->name);
-	ref_cast(to, want, from, ref_of(tensor)->values, tensor->count);
 	at = ref_difference(to, data, want, tensor->count);
 	check(at == tensor->count, "'%s': element %zu of %zu, %s as %s, is %s, not %s",
 	      tensor->name, at, tensor->count, zero_dtype_name(from), zero_dtype_name(to),
@@ -60,14 +68,22 @@ static zero_dtype said(struct model *model, zero_dtype as)
 	return below(&model->random, 2) && as == model->set ? ZERO_DTYPE_DEFAULT : as;
 }
 
+/* A parameter that has slices may be gathered as a whole too. */
+static void draw_way(struct model *model, struct group *group)
+{
+	group->by_slices = group->slices && below(&model->random, 4);
+}
+
 void gather(struct model *model, struct group *group, zero_dtype as)
 {
 	zero_dtype argument = said(model, as);
 	bool counted = below(&model->random, 3) == 0 && !group->begun;
 	uint64_t before = counted ? sent_so_far(model) : 0;
 
-	if (group->member)
-		ok(zero_gather(group->handle, argument));
+	if (!group->begun)
+		draw_way(model, group);
+	for (size_t i = 0; i < part_count(group) && group->member; i++)
+		ok(zero_gather(part_of(group, i), argument));
 	if (counted)
 		check_sent(model, before, gather_bytes(model, group, as), "gather");
 	group->begun = true;
@@ -83,6 +99,40 @@ void gather_any(struct model *model)
 	zero_dtype as = choose_as(model, 1U << (group - model->groups));
 
 	gather(model, group, group->begun ? group->as : as);
+}
+
+/* Slice after slice, of which two are there at a time. */
+static void walk(struct group *group, zero_dtype as, uint64_t seed)
+{
+	const struct tensor *tensor = &group->tensors[0];
+	zero_dtype to = gathered_as(tensor, as);
+	size_t count = zero_group_slice_count(group->handle);
+	char *want = malloc(tensor->count * zero_dtype_size(to) + 1);
+
+	check(want, "no memory");
+	ref_cast(to, want, tensor->spec.dtype, tensor->ref.values, tensor->count);
+	for (size_t turn = 0; turn < count; turn++) {
+		zero_group *slice = slice_by_turn(group, seed, turn);
+		zero_group *next = slice_by_turn(group, seed, turn + 1);
+
+		ok(zero_gather(slice, as));
+		if (turn + 1 < count && seed % 3)
+			ok(zero_prefetch(&next, 1, as));
+		check_slice(tensor, slice, to, want);
+		ok(zero_release(slice));
+		check(!zero_slice_data(slice), "'%s' after the release of a slice", tensor->name);
+	}
+	free(want);
+}
+
+void walk_any(struct model *model)
+{
+	struct group *group = any_group(model);
+	zero_dtype as = choose_as(model, 1U << (group - model->groups));
+	uint64_t seed = draw(&model->random);
+
+	if (group->slices && !group->begun && group->member)
+		walk(group, as, seed);
 }
 
 /* Of the groups that were to begin, some were passed over: by ranks of a team alike. Teams of a
@@ -119,7 +169,7 @@ void prefetch_any(struct model *model)
 {
 	unsigned chosen = (unsigned)below(&model->random, 1U << model->group_count);
 	zero_dtype as = choose_as(model, chosen);
-	zero_group *list[2 * GROUPS_MAX];
+	static zero_group *list[PARTS_MAX];
 	size_t count = 0;
 	unsigned fresh = 0;
 
@@ -131,13 +181,18 @@ void prefetch_any(struct model *model)
 			if (!(chosen >> g & 1) || (model->limited && !group->count) ||
 			    (turn && below(&model->random, 2)))
 				continue;
-			if (group->member)
-				list[count++] = group->handle;
-			if (group->begun)
-				continue;
-			fresh |= 1U << g;
-			group->as = as;
-			group->begun = true;
+			if (!group->begun) {
+				fresh |= 1U << g;
+				group->as = as;
+				group->begun = true;
+				group->by_slices = false;
+				if (!model->limited)
+					draw_way(model, group);
+			}
+			for (size_t i = 0; i < part_count(group) && group->member; i++) {
+				check(count < PARTS_MAX, "%zu parts", count);
+				list[count++] = part_of(group, i);
+			}
 		}
 	ok(zero_prefetch(list, count, said(model, as)));
 	if (model->limited)
@@ -156,7 +211,11 @@ static void poison(const struct model *model, struct group *group)
 		bool stored_here = model->stage < 3 || group->world == 1 ||
 				   (group->world == model->world && model->team == 1);
 
-		if (tensor->count && (!stored_here || as != tensor->spec.dtype))
+		if (stored_here && as == tensor->spec.dtype)
+			continue;
+		if (group->by_slices)
+			poison_slices(tensor, zero_dtype_size(as));
+		else if (tensor->count)
 			memset(zero_data(tensor->param), 0xa5, tensor->count * zero_dtype_size(as));
 	}
 }
@@ -206,7 +265,7 @@ void update_any(struct model *model)
 	char *values;
 	int root;
 
-	if (!group || !group->uses)
+	if (!group || !group->uses || group->by_slices)
 		return;
 	to = gathered_as(tensor, group->as);
 	size = zero_dtype_size(to);
@@ -268,8 +327,8 @@ void release(struct model *model, struct group *group)
 {
 	if (group->uses <= 1)
 		poison(model, group);
-	if (group->member)
-		ok(zero_release(group->handle));
+	for (size_t i = 0; i < part_count(group) && group->member; i++)
+		ok(zero_release(part_of(group, i)));
 	group->uses -= group->uses > 0;
 	group->begun = group->uses > 0;
 	for (size_t i = 0; i < group->count && !group->begun; i++)

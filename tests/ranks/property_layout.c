@@ -60,6 +60,9 @@ void lay_out(struct model *model)
 				end = round_up(end + group->tensors[j].count, 256);
 			}
 			tensor->segment = round_up(end, 256 * (size_t)group->world);
+			if (group->slices && model->stage == 3)
+				tensor->segment = round_up(
+					tensor->segment, slice_unit(tensor) * (size_t)group->world);
 		}
 	}
 }
@@ -156,7 +159,8 @@ uint64_t scatter_bytes(const struct model *model, const struct tensor *tensor, i
 	return is_root ? (tensor->count - count) * size : 0;
 }
 
-/* A parameter is padded to 256 elements, a segment to 256 * world and whole pages. */
+/* A parameter is padded to 256 elements, a segment to 256 * world and whole pages, and one that has
+   slices to whole rows. */
 void check_shards_memory(const struct model *model, const zero_memory *memory)
 {
 	size_t least = 0, most = 0;
@@ -171,6 +175,8 @@ void check_shards_memory(const struct model *model, const zero_memory *memory)
 			stored(model, tensor, &first, &count);
 			least += count * size;
 			most += (count + 256 + 256 * (size_t)tensor->group->world) * size + 4096;
+			if (tensor->group->slices)
+				most += slice_unit(tensor) * (size_t)tensor->group->world * size;
 		}
 	check(memory->shards.now >= least && memory->shards.now <= most,
 	      "shards of %zu bytes, not %zu to %zu", memory->shards.now, least, most);

@@ -162,6 +162,7 @@ const struct operation operations[] = {
 	{"load_model", 2, load_model},
 	{"gather", 8, gather_any},
 	{"prefetch", 5, prefetch_any},
+	{"walk", 3, walk_any},
 	{"release", 8, release_any},
 	{"update", 4, update_any},
 	{"write", 4, write_any},
@@ -189,7 +190,7 @@ static void refuse_other_type(struct model *model)
 	zero_dtype as = choose_as(model, 1U << (group - model->groups));
 
 	if (group->begun && group->as != as && group->member)
-		fails(zero_gather(group->handle, as), ZERO_E_STATE);
+		fails(zero_gather(part_of(group, 0), as), ZERO_E_STATE);
 }
 
 static void refuse_release(struct model *model)
@@ -197,7 +198,7 @@ static void refuse_release(struct model *model)
 	struct group *group = any_group(model);
 
 	if (!group->begun && group->member)
-		fails(zero_release(group->handle), ZERO_E_STATE);
+		fails(zero_release(part_of(group, 0)), ZERO_E_STATE);
 }
 
 static void refuse_gradient(struct model *model)
@@ -207,6 +208,11 @@ static void refuse_gradient(struct model *model)
 	if (tensor && !(tensor->spec.trainable && tensor->group->member))
 		check(!zero_gradient_as(tensor->param, tensor->group->gradients),
 		      "'%s' has a gradient", tensor->name);
+	if (tensor && zero_group_slice(tensor->group->handle, 0) != tensor->group->handle) {
+		check(!zero_gradient_as(tensor->param, tensor->group->gradients),
+		      "'%s' has slices, and a whole gradient", tensor->name);
+		fails(zero_reduce(tensor->group->handle), ZERO_E_STATE);
+	}
 	if (tensor && tensor->group->gradients != ZERO_F32)
 		check(!zero_gradient(tensor->param), "'%s' has an f32 gradient", tensor->name);
 }
@@ -300,7 +306,7 @@ static void refuse_reduce(struct model *model)
 
 	if (group->trainable || group->world < model->world)
 		return;
-	status = zero_reduce(group->handle);
+	status = zero_reduce(zero_group_slice(group->handle, 0));
 	if (!status) {
 		release_all(model);
 		status = zero_step(model->job, &adamw, NULL);

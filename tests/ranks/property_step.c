@@ -35,6 +35,29 @@ static void check_buffer(struct tensor *tensor, const void *buffer, const float 
 	free(want);
 }
 
+/* What was written of the slices since their last reduce. */
+static void check_pending(struct tensor *tensor, const float *pending)
+{
+	void *values = malloc(tensor->count * sizeof(float) + 1);
+
+	check(values, "no memory");
+	if (tensor->written) {
+		read_slice_gradients(tensor, values);
+		check_buffer(tensor, values, pending);
+	}
+	free(values);
+}
+
+static void write_slices(struct tensor *tensor, const float *pending)
+{
+	void *values = malloc(tensor->count * sizeof(float) + 1);
+
+	check(values, "no memory");
+	ref_cast(tensor->group->gradients, values, ZERO_F32, pending, tensor->count);
+	write_slice_gradients(tensor, values);
+	free(values);
+}
+
 /* Each addition is rounded to the type of the gradients. */
 static void add(float *pending, size_t count, zero_dtype dtype, uint64_t pass, int from)
 {
@@ -55,6 +78,7 @@ static void add_gradient(struct model *model, struct tensor *tensor, uint64_t pa
 {
 	struct ref_param *ref = ref_of(tensor);
 	zero_dtype dtype = tensor->group->gradients;
+	bool sliced = tensor->group->slices;
 
 	for (int i = 0; i < tensor->group->world; i++) {
 		int from = tensor->group->ranks[i];
@@ -64,13 +88,19 @@ static void add_gradient(struct model *model, struct tensor *tensor, uint64_t pa
 		if (mixed(pass ^ (uint64_t)(from + 1)) % 4 == 0)
 			continue;
 		if (from == model->rank) {
-			buffer = gradient_buffer(tensor);
-			check_buffer(tensor, buffer, ref->pending[i]);
+			buffer = sliced ? NULL : gradient_buffer(tensor);
+			if (sliced)
+				check_pending(tensor, ref->pending[i]);
+			else
+				check_buffer(tensor, buffer, ref->pending[i]);
 		}
 		add(ref->pending[i], tensor->count, dtype, pass, from);
 		if (buffer)
 			ref_cast(dtype, buffer, ZERO_F32, ref->pending[i], tensor->count);
+		else if (sliced && from == model->rank)
+			write_slices(tensor, ref->pending[i]);
 	}
+	tensor->group->pending = true;
 }
 
 /* Some micro-batches of one group; some parameters are not used. */
@@ -101,7 +131,12 @@ void overflow(struct model *model)
 	from = bits % (size_t)tensor->group->world;
 	at = (bits >> 8) % tensor->count;
 	ref_of(tensor)->pending[from][at] = worst;
-	if (tensor->group->ranks[from] == model->rank)
+	tensor->group->pending = true;
+	if (tensor->group->ranks[from] != model->rank)
+		return;
+	if (tensor->group->slices)
+		write_slices(tensor, ref_of(tensor)->pending[from]);
+	else
 		ref_narrow(tensor->group->gradients, (double)worst,
 			   (char *)gradient_buffer(tensor) +
 				   at * zero_dtype_size(tensor->group->gradients));
@@ -118,17 +153,26 @@ static void ref_reduce_group(struct group *group)
 			ref_reduce(&group->tensors[i].ref, group->reduced,
 				   by_nccl ? group->gradients : ZERO_F32);
 	group->reduced = true;
+	group->pending = false;
+}
+
+static void reduce(struct model *model, struct group *group)
+{
+	uint64_t seed = draw(&model->random);
+
+	for (size_t i = 0; i < zero_group_slice_count(group->handle) && group->member; i++)
+		ok(zero_reduce(slice_by_turn(group, seed, i)));
+	for (size_t i = 0; i < group->count; i++)
+		group->tensors[i].written = false;
+	ref_reduce_group(group);
 }
 
 void reduce_any(struct model *model)
 {
 	struct group *group = any_group(model);
 
-	if (!group->trainable)
-		return;
-	if (group->member)
-		ok(zero_reduce(group->handle));
-	ref_reduce_group(group);
+	if (group->trainable)
+		reduce(model, group);
 }
 
 zero_adamw random_adamw(uint64_t *random)
@@ -245,6 +289,17 @@ static void check_result(struct model *model, const zero_step_result *result, do
 	model->digest = mixed(model->digest + (result->skipped ? 0 : bits));
 }
 
+/* A step reduces what was not reduced, but for slices: their program does. */
+static void reduce_slices(struct model *model)
+{
+	for (size_t g = 0; g < model->group_count; g++) {
+		struct group *group = &model->groups[g];
+
+		if (group->slices && group->pending)
+			reduce(model, group);
+	}
+}
+
 void step(struct model *model)
 {
 	zero_adamw adamw = random_adamw(&model->random);
@@ -258,6 +313,7 @@ void step(struct model *model)
 	adamw.loss_scale = scaled ? &loss_scale : NULL;
 	scale = mean_factor(model, &adamw, samples);
 	release_all(model);
+	reduce_slices(model);
 	norm = ref_reduce_all(model) * scale;
 	if (scaled)
 		ref_scale(&model->scale, isfinite(norm));
@@ -279,9 +335,13 @@ void step(struct model *model)
 void ref_drop_gradients(struct model *model)
 {
 	for (size_t g = 0; g < model->group_count; g++) {
-		model->groups[g].reduced = false;
-		for (size_t i = 0; i < model->groups[g].count; i++)
-			if (!model->groups[g].tensors[i].tied)
-				ref_drop_pending(&model->groups[g].tensors[i].ref);
+		struct group *group = &model->groups[g];
+
+		group->reduced = group->pending = false;
+		for (size_t i = 0; i < group->count; i++) {
+			group->tensors[i].written = false;
+			if (!group->tensors[i].tied)
+				ref_drop_pending(&group->tensors[i].ref);
+		}
 	}
 }
