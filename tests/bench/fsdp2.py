@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""The same model sharded by PyTorch's FSDP2 and by slurm_zero, in turns.
+"""The same model sharded by PyTorch's FSDP2, by slurm_zero, and not at all, in turns.
 
 fsdp2.py ZERORUN TOKENS LOG RECORD: trains on the 16-bit tokens of a file, and adds rows to the
 bench's record, also of the steps that examples/gpt has logged. GPT-2 of 6 layers, width 384, 6
@@ -67,13 +67,20 @@ def make_ours():
     return zero.fully_shard, torch.optim.AdamW, {"fused": True}
 
 
+def make_whole():
+    """All of the model on each rank, which is told of nobody else's gradients."""
+    rendezvous()
+    dist.init_process_group("gloo")
+    return (lambda module: module), torch.optim.AdamW, {"fused": True}
+
+
 def make_own_step():
     import slurm_zero as zero
 
     return make_ours()[0], zero.AdamW, {}
 
 
-SIDES = {"fsdp2": make_fsdp2, "ours": make_ours, "own step": make_own_step}
+SIDES = {"fsdp2": make_fsdp2, "ours": make_ours, "own step": make_own_step, "whole": make_whole}
 
 
 def pss():
@@ -164,6 +171,8 @@ def compare(zerorun, tokens, log, record):
     peers.ratio("PyTorch: step over FSDP2, the same AdamW", ms["ours"], ms["fsdp2"], "ms", "FSDP2")
     peers.ratio("PyTorch: step with zero.AdamW over FSDP2", ms["own step"], ms["fsdp2"], "ms",
                 "FSDP2")
+    peers.ratio("PyTorch: step over the unsharded model's", ms["ours"], ms["whole"], "ms",
+                "unsharded")
     peak = {side: peers.run(side, tokens, "watch")[1] / 1e6 for side in ("fsdp2", "ours")}
     peers.ratio("PyTorch: peak of both ranks together over FSDP2", peak["ours"], peak["fsdp2"],
                 "MB", "FSDP2")

@@ -31,6 +31,7 @@ static const char training[] = "a training step of the gpt example";
 static const char torch[] = "a training step of PyTorch";
 static const char torch_load[] = "a load of PyTorch";
 static const char torch_save[] = "a save of PyTorch";
+static const char streamed[] = "streamed parameters of PyTorch";
 
 /* clang-format off */
 const struct goal goals[] = {
@@ -141,6 +142,7 @@ const struct goal goals[] = {
 
 	{torch, "PyTorch: step over FSDP2, the same AdamW", 2, "<= 0.8"},
 	{torch, "PyTorch: step with zero.AdamW over FSDP2", 2, "<= 0.75"},
+	{torch, "PyTorch: step over the unsharded model's", 2, "<= 1.05"},
 	{torch, "PyTorch: peak of both ranks together over FSDP2", 2, "<= 0.95"},
 	{torch, "PyTorch: time of the hooks of 8 groups in a step", 1, "<= 2"},
 	{torch_load, "PyTorch: load over FSDP2's way", 2, "<= 0.15"},
@@ -148,6 +150,13 @@ const struct goal goals[] = {
 	{torch_load, "PyTorch: load: beyond shards and Python", 2, "<= 64"},
 	{torch_save, "PyTorch: pause of a save in the background over DCP's async_save",
 	 2, "<= 0.5"},
+	{streamed, "PyTorch: experts streamed over whole: gathered and gradients", 2, "<= 0.07"},
+	{streamed, "PyTorch: experts streamed over whole: time", 2, "<= 1.05"},
+	{streamed, "PyTorch: experts streamed over whole: bytes sent", 2, "<= 1"},
+	{streamed, "PyTorch: a head and its loss streamed over whole: memory of the process",
+	 2, "<= 0.3"},
+	{streamed, "PyTorch: a head and its loss streamed over whole: time", 2, "<= 1.05"},
+	{streamed, "PyTorch: a head and its loss streamed over whole: bytes sent", 2, "<= 1"},
 	{0},
 };
 /* clang-format on */

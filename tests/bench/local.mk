@@ -5,6 +5,7 @@ EXTRA_DIST += \
 	tests/bench/misses.txt \
 	tests/bench/peers.py \
 	tests/bench/run.sh \
+	tests/bench/streamed.py \
 	tests/bench/torch_load.py \
 	tests/bench/torch_save.py
 CLEANFILES += bench.json

@@ -146,5 +146,6 @@ if wanted torch_load; then
 	OMP_NUM_THREADS=1 torch torch_load "$layers" "$scratch/checkpoint"
 	rm -rf "$scratch/checkpoint"
 fi
-wanted torch_save && torch torch_save "$memory"
+! wanted torch_save || torch torch_save "$memory"
+! wanted streamed || torch streamed
 "$bench" table "$record" "$BENCH_OUT/bench.json" "$top_srcdir/tests/bench/misses.txt" "$note"
