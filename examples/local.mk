@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 EXTRA_DIST += examples/demo.sh examples/demo_slurm.sh examples/demo_stream.sh \
-	examples/demo_torch.sh examples/finetune.py examples/stream.py examples/requeue.sbatch $(GPT_DEVICE)
+	examples/demo_torch.sh examples/finetune.py examples/stream.py examples/stream_plot.py \
+	examples/requeue.sbatch $(GPT_DEVICE)
+CLEANFILES += stream.svg
 
 if HAVE_CBLAS
 noinst_PROGRAMS += examples/gpt

@@ -15,7 +15,9 @@ the gradients beyond their sums, bytes sent, seconds of forward and backward, an
 
 --limit gives each rank a memory control group of its own (as root, with the memory controller of
 version 1 or 2) of so many times the bytes of the largest parameter, beyond what the process has at
-first; and trains 20 steps by zero.AdamW, saves, restores and exports."""
+first; and trains 20 steps by zero.AdamW, saves, restores and exports. --free leaves the control
+group away, and --sample FILE has rank 0 write what its process takes meanwhile, for
+examples/stream_plot.py."""
 
 import argparse
 import json
@@ -23,6 +25,7 @@ import os
 import re
 import shutil
 import tempfile
+import threading
 import time
 
 import torch
@@ -135,6 +138,21 @@ def train(args, streamed):
     }
 
 
+class Sampler(threading.Thread):
+    """Writes lines of seconds, bytes of the process beyond those at first, and what it does."""
+
+    def __init__(self, path):
+        super().__init__(daemon=True)
+        self.path, self.doing, self.over = path, "load", threading.Event()
+
+    def run(self):
+        first, start = status("VmRSS"), time.monotonic()
+        with open(self.path, "w", encoding="ascii", buffering=1) as file:
+            while not self.over.wait(0.01):
+                file.write(f"{time.monotonic() - start:.3f} {status('VmRSS') - first} "
+                           f"{self.doing}\n")
+
+
 def confine(limit):
     """This process may take so many bytes more."""
     root = "/sys/fs/cgroup"
@@ -158,7 +176,11 @@ def train_confined(args, streamed):
     warm = torch.randn(64, 64, requires_grad=True)
     (warm @ warm).sum().backward()  # what torch takes once
     dist.barrier()
-    confine(int(args.limit * largest))
+    if not args.free:
+        confine(int(args.limit * largest))
+    sampler = Sampler(args.sample)
+    if args.sample and rank == 0:
+        sampler.start()
     for module in list(model) if args.what == "experts" else [model.head]:
         zero.fully_shard(module, streamed=streamed)
     zero.fully_shard(model)
@@ -177,14 +199,21 @@ def train_confined(args, streamed):
         optimizer.zero_grad()
         return loss.item()
 
-    losses = [step() for _ in range(20)]
+    sampler.doing = "train"
+    losses = [step() for _ in range(args.steps)]
+    sampler.doing = "save"
     zero.save(model, optimizer, folder[0])
+    sampler.doing = "restore"
     zero.restore(model, optimizer, folder[0])
+    sampler.doing = "export"
     zero.export(model, f"{folder[0]}/model")
+    sampler.doing = "train"
     losses.append(step())
+    sampler.over.set()
     if rank == 0:
         shutil.rmtree(folder[0])
-        print(f"{args.way:>9}: loaded, trained, saved, restored and exported within {args.limit} "
+        bound = "not bound to" if args.free else "within"
+        print(f"{args.way:>9}: loaded, trained, saved, restored and exported {bound} {args.limit} "
               f"of {largest / 1e6:.0f} MB a rank: losses {losses[0]:.4f} to {losses[-1]:.4f}",
               flush=True)
 
@@ -196,11 +225,14 @@ def main():
     parser.add_argument("count", type=int, help="rows of the head, or experts of a layer")
     parser.add_argument("width", type=int)
     parser.add_argument("--tokens", type=int, default=512)
-    parser.add_argument("--steps", type=int, default=4)
+    parser.add_argument("--steps", type=int, help="4, or 20 where there is a limit")
     parser.add_argument("--slice", type=int, default=16 << 20, help="bytes")
     parser.add_argument("--record", help="a file")
     parser.add_argument("--limit", type=float, help="of the largest parameter's bytes")
+    parser.add_argument("--free", action="store_true", help="of that limit")
+    parser.add_argument("--sample", help="a file")
     args = parser.parse_args()
+    args.steps = args.steps or (20 if args.limit else 4)
     torch.set_num_threads(1)
     zero.init()
     streamed = args.slice if args.way == "streamed" else False
