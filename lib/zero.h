@@ -1071,7 +1071,8 @@ void *zero_slice_data(const zero_group *slice);
 void *zero_slice_address(zero_group *slice, zero_dtype as);
 /* Returns the slice's own gradient on this rank, see zero_gradient_undefined: the program writes
    all runs, and zero_reduce adds them to the sums of the parameter, once or more in a step. A
-   sliced parameter has no whole gradient: zero_gradient and zero_reduce of its group fail. */
+   sliced parameter has no whole gradient: zero_gradient and zero_reduce of its group fail, and so
+   does a zero_step before the zero_reduce of the slice. */
 void *zero_slice_gradient(zero_group *slice, zero_dtype dtype);
 
 /* ---- gradients of 16 bits, loss scales, steps of some groups --------------------------------- */

@@ -149,6 +149,18 @@ zero_status zero_step_wait_groups(zero_job *job, zero_group **groups, size_t cou
 	return status;
 }
 
+/* The slices of which another rank has a gradient are not known here. */
+static zero_status refuse_unreduced_slice(const zero_group *group)
+{
+	for (size_t s = 0; s < group->slice_count; s++)
+		if (group->slices[s].flats[0].gradient)
+			return zero_fail(ZERO_E_STATE,
+					 "%s has a gradient that was not reduced: call "
+					 "zero_reduce of the slice before the step",
+					 group->slices[s].name);
+	return ZERO_OK;
+}
+
 /* Reduces the groups that were not reduced since their last step, and waits for their reduces. In a
    grid their sums are then summed over the teams. */
 static zero_status finish_reduces(const struct step *step)
@@ -158,13 +170,18 @@ static zero_status finish_reduces(const struct step *step)
 
 	pthread_mutex_lock(&job->lock);
 	/* Other ranks may not know of an error of this one yet, and reduce the next. */
-	for (size_t g = 0; g < step->count; g++)
-		if (step->groups[g]->flats && zero_group_is_stepped(step->groups[g]) &&
-		    !step->groups[g]->reduced && !step->groups[g]->team_reduced &&
-		    zero_is_member(step->groups[g])) {
-			one = zero_reduce_locked(step->groups[g]);
-			status = status ? status : one;
-		}
+	for (size_t g = 0; g < step->count; g++) {
+		zero_group *group = step->groups[g];
+
+		if (!group->flats || !zero_group_is_stepped(group) || !zero_is_member(group))
+			continue;
+		one = refuse_unreduced_slice(group);
+		status = status ? status : one;
+		if (group->reduced || group->team_reduced)
+			continue;
+		one = zero_reduce_locked(group);
+		status = status ? status : one;
+	}
 	pthread_mutex_unlock(&job->lock);
 	one = zero_sum_replicas(job, step->groups, step->count, status);
 	status = status ? status : one;
