@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 # make demo-stream: trains a model that is nearly all one head, and one that is nearly all experts,
 # whole and slice by slice, on two ranks that share no memory, and prints what either takes. Draws
-# the memory of a rank over time, into $PICTURE.
+# the memory of rank 0 over time for the first of them, into $PICTURE.
 #
 #	TORCH_PYTHON=FILE   a Python that has torch
 #	SHAPES="..."        other shapes: head ROWS WIDTH, or experts COUNT WIDTH, between commas
@@ -29,38 +29,28 @@ for shape in "${shapes[@]}"; do
 	echo "== $shape"
 	for way in whole streamed; do
 		"$ZERORUN" -n 2 "$TORCH_PYTHON" "$top_srcdir/examples/stream.py" "$way" \
-			"${words[@]}" --record "$folder/${words[0]}" "${more[@]}" </dev/null
+			"${words[@]}" --record "$folder/${words[0]}" "${more[@]}" \
+			--sample "$folder/${words[0]}.$way" </dev/null
 	done
 done
+drawn=$folder/${shapes[0]%% *}
+"$TORCH_PYTHON" "$top_srcdir/examples/stream_plot.py" "$drawn.whole" "$drawn.streamed" >"$folder/svg"
+mv "$folder/svg" "$PICTURE"
+echo "== drawn over time in $PICTURE: ${shapes[0]}"
 # In memory control groups, which root can make.
 can_confine() {
 	rmdir /sys/fs/cgroup/memory/stream-* /sys/fs/cgroup/stream-* || true
 	mkdir /sys/fs/cgroup/memory/stream-0 ||
 		{ mkdir /sys/fs/cgroup/stream-0 && [[ -e /sys/fs/cgroup/stream-0/memory.max ]]; }
 } 2>/dev/null
-# confined WAY OPTION...: a head of 134 MB on 4 ranks, with AdamW
-confined() {
-	local way=$1
-	shift
-	"$ZERORUN" -n 4 "$TORCH_PYTHON" "$top_srcdir/examples/stream.py" "$way" head 65536 512 \
-		--tokens 64 --slice 2097152 --steps 8 --limit "$LIMIT" "$@" \
-		</dev/null >"$folder/out" 2>&1 ||
-		echo "    $way: $(grep -m 1 -o "signal 9 (Killed)" "$folder/out" ||
-			tail -1 "$folder/out")"
-	grep "^ *$way:" "$folder/out" || true
-}
-free=(--free)
 if ((EUID == 0)) && can_confine; then
-	echo "== a head of 134 MB on 4 ranks that may have $LIMIT times as much, with AdamW"
-	confined whole
-	free=()
+	for way in whole streamed; do
+		echo "== a head of 134 MB on 4 ranks that may have $LIMIT times as much, with AdamW: $way"
+		"$ZERORUN" -n 4 "$TORCH_PYTHON" "$top_srcdir/examples/stream.py" "$way" head 65536 \
+			512 --tokens 64 --slice 2097152 --limit "$LIMIT" </dev/null >"$folder/out" 2>&1 ||
+			echo "    $way: $(grep -m 1 -o "signal 9 (Killed)" "$folder/out" ||
+				tail -1 "$folder/out")"
+		grep "^ *$way:" "$folder/out" || true
+	done
+	rmdir /sys/fs/cgroup/memory/stream-* /sys/fs/cgroup/stream-* 2>/dev/null || true
 fi
-echo "== the same over time"
-confined streamed "${free[@]}" --sample "$folder/streamed"
-confined whole --free --sample "$folder/whole"
-"$TORCH_PYTHON" "$top_srcdir/examples/stream_plot.py" \
-	"$(awk -v limit="$LIMIT" 'BEGIN { printf "%.0f", limit * 4 * 65536 * 512 }')" \
-	"$folder/whole" "$folder/streamed" >"$folder/svg"
-mv "$folder/svg" "$PICTURE"
-echo "    drawn in $PICTURE"
-rmdir /sys/fs/cgroup/memory/stream-* /sys/fs/cgroup/stream-* 2>/dev/null || true

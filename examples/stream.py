@@ -15,8 +15,9 @@ the gradients beyond their sums, bytes sent, seconds of forward and backward, an
 
 --limit gives each rank a memory control group of its own (as root, with the memory controller of
 version 1 or 2) of so many times the bytes of the largest parameter, beyond what the process has at
-first; and trains 20 steps by zero.AdamW, saves, restores and exports. --free leaves the control
-group away, and --sample FILE has rank 0 write what its process takes meanwhile, for
+first; and trains 20 steps by zero.AdamW, saves, restores and exports.
+
+--sample FILE, without a limit, has rank 0 write what its process takes meanwhile, for
 examples/stream_plot.py."""
 
 import argparse
@@ -53,10 +54,11 @@ class Experts(nn.Module):
 
     def forward(self, x, index, weights):
         out = torch.zeros_like(x)
-        for expert in range(self.num_experts):
+        both = zip(self.gate_up_proj.unbind(), self.down_proj.unbind())
+        for expert, (gate_up, down) in enumerate(both):
             tokens, at = torch.where(index == expert)
-            y = self._apply_gate(x[tokens] @ self.gate_up_proj[expert].t())
-            y = y @ self.down_proj[expert].t() * weights[tokens, at, None]
+            y = self._apply_gate(x[tokens] @ gate_up.t())
+            y = y @ down.t() * weights[tokens, at, None]
             out.index_add_(0, tokens, y)
         return out
 
@@ -104,40 +106,6 @@ def fill(model):
             p.normal_(std=0.3 * p.shape[-1] ** -0.5)
 
 
-def train(args, streamed):
-    model = make(args)
-    for module in list(model) if args.what == "experts" else [model.head]:
-        zero.fully_shard(module, streamed=streamed)
-    zero.fully_shard(model)
-    fill(model)
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    generator = torch.Generator().manual_seed(7 + dist.get_rank())
-    seconds, losses, sent = [], [], zero.traffic()["bytes_sent"]
-    begun, before = zero.memory(), status("VmRSS")
-    with open("/proc/self/clear_refs", "w") as file:
-        file.write("5")  # VmHWM begins again
-    for _ in range(args.steps):
-        x = torch.randn(args.tokens, args.width, generator=generator)
-        labels = torch.randint(0, args.count, (args.tokens,), generator=generator)
-        dist.barrier()
-        start = time.perf_counter()
-        loss = model(x, labels) if args.what == "head" else model(x).square().mean()
-        loss.backward()
-        dist.barrier()
-        seconds.append(time.perf_counter() - start)
-        optimizer.step()
-        optimizer.zero_grad()
-        losses.append(loss.item())
-    after = zero.memory()
-    sums = sum(p.to_local().numel() * 4 for p in model.parameters())
-    passing = sum(after[k][1] - begun[k][0] for k in ("gathered", "gradients")) - sums
-    return {
-        "process": status("VmHWM") - before, "passing": passing,
-        "sent": (zero.traffic()["bytes_sent"] - sent) / args.steps,
-        "seconds": min(seconds[1:]), "losses": losses,
-    }
-
-
 class Sampler(threading.Thread):
     """Writes lines of seconds, bytes of the process beyond those at first, and what it does."""
 
@@ -149,8 +117,46 @@ class Sampler(threading.Thread):
         first, start = status("VmRSS"), time.monotonic()
         with open(self.path, "w", encoding="ascii", buffering=1) as file:
             while not self.over.wait(0.01):
-                file.write(f"{time.monotonic() - start:.3f} {status('VmRSS') - first} "
-                           f"{self.doing}\n")
+                size = status("VmRSS") - first
+                file.write(f"{time.monotonic() - start:.3f} {size} {self.doing}\n")
+
+
+def train(args, streamed):
+    model, sampler = make(args), Sampler(args.sample)
+    if args.sample and dist.get_rank() == 0:
+        sampler.start()
+    for module in list(model) if args.what == "experts" else [model.head]:
+        zero.fully_shard(module, streamed=streamed)
+    zero.fully_shard(model)
+    fill(model)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    generator = torch.Generator().manual_seed(7 + dist.get_rank())
+    seconds, losses, sent = [], [], zero.traffic()["bytes_sent"]
+    begun, before = zero.memory(), status("VmRSS")
+    with open("/proc/self/clear_refs", "w") as file:
+        file.write("5")  # VmHWM begins again
+    for number in range(args.steps):
+        sampler.doing = f"step {number}"
+        x = torch.randn(args.tokens, args.width, generator=generator)
+        labels = torch.randint(0, args.count, (args.tokens,), generator=generator)
+        dist.barrier()
+        start = time.perf_counter()
+        loss = model(x, labels) if args.what == "head" else model(x).square().mean()
+        loss.backward()
+        dist.barrier()
+        seconds.append(time.perf_counter() - start)
+        optimizer.step()
+        optimizer.zero_grad()
+        losses.append(loss.item())
+    sampler.over.set()
+    after = zero.memory()
+    sums = sum(p.to_local().numel() * 4 for p in model.parameters())
+    passing = sum(after[k][1] - begun[k][0] for k in ("gathered", "gradients")) - sums
+    return {
+        "process": status("VmHWM") - before, "passing": passing,
+        "sent": (zero.traffic()["bytes_sent"] - sent) / args.steps,
+        "seconds": min(seconds[1:]), "losses": losses,
+    }
 
 
 def confine(limit):
@@ -176,11 +182,7 @@ def train_confined(args, streamed):
     warm = torch.randn(64, 64, requires_grad=True)
     (warm @ warm).sum().backward()  # what torch takes once
     dist.barrier()
-    if not args.free:
-        confine(int(args.limit * largest))
-    sampler = Sampler(args.sample)
-    if args.sample and rank == 0:
-        sampler.start()
+    confine(int(args.limit * largest))
     for module in list(model) if args.what == "experts" else [model.head]:
         zero.fully_shard(module, streamed=streamed)
     zero.fully_shard(model)
@@ -199,21 +201,14 @@ def train_confined(args, streamed):
         optimizer.zero_grad()
         return loss.item()
 
-    sampler.doing = "train"
-    losses = [step() for _ in range(args.steps)]
-    sampler.doing = "save"
+    losses = [step() for _ in range(20)]
     zero.save(model, optimizer, folder[0])
-    sampler.doing = "restore"
     zero.restore(model, optimizer, folder[0])
-    sampler.doing = "export"
     zero.export(model, f"{folder[0]}/model")
-    sampler.doing = "train"
     losses.append(step())
-    sampler.over.set()
     if rank == 0:
         shutil.rmtree(folder[0])
-        bound = "not bound to" if args.free else "within"
-        print(f"{args.way:>9}: loaded, trained, saved, restored and exported {bound} {args.limit} "
+        print(f"{args.way:>9}: loaded, trained, saved, restored and exported within {args.limit} "
               f"of {largest / 1e6:.0f} MB a rank: losses {losses[0]:.4f} to {losses[-1]:.4f}",
               flush=True)
 
@@ -225,14 +220,12 @@ def main():
     parser.add_argument("count", type=int, help="rows of the head, or experts of a layer")
     parser.add_argument("width", type=int)
     parser.add_argument("--tokens", type=int, default=512)
-    parser.add_argument("--steps", type=int, help="4, or 20 where there is a limit")
+    parser.add_argument("--steps", type=int, default=4)
     parser.add_argument("--slice", type=int, default=16 << 20, help="bytes")
     parser.add_argument("--record", help="a file")
     parser.add_argument("--limit", type=float, help="of the largest parameter's bytes")
-    parser.add_argument("--free", action="store_true", help="of that limit")
     parser.add_argument("--sample", help="a file")
     args = parser.parse_args()
-    args.steps = args.steps or (20 if args.limit else 4)
     torch.set_num_threads(1)
     zero.init()
     streamed = args.slice if args.way == "streamed" else False

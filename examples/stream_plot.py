@@ -2,10 +2,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Draws what examples/stream.py has sampled: a process's memory over time, whole and streamed.
 
-    python3 examples/stream_plot.py LIMIT WHOLE STREAMED >streaming.svg
+    python3 examples/stream_plot.py WHOLE STREAMED >streaming.svg
 
-LIMIT is the bytes of the memory control group, a line; the others are files of --sample. What the
-streamed one did when is named below the axis."""
+These are files of --sample. What the streamed one did when is named below the axis."""
 
 import sys
 
@@ -17,7 +16,7 @@ def read(path):
     """Seconds, megabytes, and what was done."""
     with open(path, encoding="ascii") as file:
         rows = [line.split() for line in file if line.endswith("\n")]
-    return [(float(row[0]), int(row[1]) / 1e6, row[2]) for row in rows]
+    return [(float(row[0]), int(row[1]) / 1e6, " ".join(row[2:])) for row in rows]
 
 
 def thinned(rows, end):
@@ -39,9 +38,9 @@ def text(x, y, what, anchor="middle", more=""):
     return f'<text x="{x:.0f}" y="{y:.0f}" text-anchor="{anchor}"{more}>{what}</text>'
 
 
-def draw(limit, curves):
+def draw(curves):
     end = max(rows[-1][0] for rows in curves.values())
-    top = 1.1 * max(limit, *(size for rows in curves.values() for _, size, _ in rows))
+    top = 1.1 * max(size for rows in curves.values() for _, size, _ in rows)
 
     def at(second, size):
         return LEFT + WIDE * second / end, TOP + HIGH * (1 - max(size, 0) / top)
@@ -58,18 +57,13 @@ def draw(limit, curves):
     for second in ticks(end):
         lines.append(text(at(second, 0)[0], bottom + 16, f"{second:g}"))
     lines.append(text(LEFT + WIDE, bottom + 52, "seconds", "end"))
-    y = at(0, limit)[1]
-    lines += [f'<path d="M{LEFT} {y:.1f}h{WIDE}" stroke="#222" stroke-dasharray="6 4"/>',
-              text(LEFT + WIDE, y - 5, f"limit of the memory control group, {limit:.0f} MB",
-                   "end")]
     for place, (name, rows) in enumerate(curves.items()):
         points = " ".join("{:.1f},{:.1f}".format(*at(*point)) for point in thinned(rows, end))
         color = STYLE[name]
         lines += [f'<polyline fill="none" stroke="{color}" stroke-width="1.5" points="{points}"/>',
                   text(LEFT + 90 * place, bottom + 52, name, "start",
                        f' fill="{color}" font-weight="bold"')]
-    half = LEFT + WIDE / 2
-    shown = []  # where, and what: those that begin near to one another, or late, together
+    shown = []  # where, and what: those that begin near to one another together
     before, blue = None, STYLE["streamed"]
     for second, _, phase in curves["streamed"]:
         x = at(second, 0)[0]
@@ -77,16 +71,14 @@ def draw(limit, curves):
             continue
         before = phase
         lines.append(f'<path d="M{x:.1f} {bottom}v-6" stroke="{blue}"/>')
-        if shown and (x - shown[-1][0] < 44 or shown[-1][0] > half):
+        if shown and x - shown[-1][0] < 44:
             shown[-1][1] += f", {phase}"
         else:
             shown.append([x, phase])
     for x, phases in shown:
-        to, anchor = (LEFT + WIDE, "end") if x > half else (x, "start")
-        lines.append(text(to, bottom + 34, phases, anchor, f' fill="{blue}" font-size="11"'))
+        lines.append(text(x, bottom + 34, phases, "start", f' fill="{blue}" font-size="11"'))
     return "\n".join([*lines, "</svg>"])
 
 
 if __name__ == "__main__":
-    print(draw(float(sys.argv[1]) / 1e6,
-               {"whole": read(sys.argv[2]), "streamed": read(sys.argv[3])}))
+    print(draw({"whole": read(sys.argv[1]), "streamed": read(sys.argv[2])}))

@@ -42,10 +42,11 @@ class Experts(nn.Module):
 
     def forward(self, x, index, weights):
         out = torch.zeros_like(x)
-        for expert in range(EXPERTS):
+        both = zip(self.gate_up_proj.unbind(), self.down_proj.unbind())
+        for expert, (gate_up, down) in enumerate(both):
             tokens, at = torch.where(index == expert)
-            y = self._apply_gate(x[tokens] @ self.gate_up_proj[expert].t())
-            y = y @ self.down_proj[expert].t() * weights[tokens, at, None]
+            y = self._apply_gate(x[tokens] @ gate_up.t())
+            y = y @ down.t() * weights[tokens, at, None]
             out.index_add_(0, tokens, y)
         return out
 
