@@ -24,17 +24,17 @@ trap 'rm -rf "$folder"' EXIT
 export ZERO_SHARE=1 OMP_NUM_THREADS=1 PYTHONWARNINGS=ignore
 IFS=, read -ra shapes <<<"$SHAPES"
 read -ra more <<<"${MORE-}"
-for shape in "${shapes[@]}"; do
-	read -ra words <<<"$shape"
-	echo "== $shape"
+for i in "${!shapes[@]}"; do
+	read -ra words <<<"${shapes[i]}"
+	echo "== ${shapes[i]}"
 	for way in whole streamed; do
 		"$ZERORUN" -n 2 "$TORCH_PYTHON" "$top_srcdir/examples/stream.py" "$way" \
-			"${words[@]}" --record "$folder/${words[0]}" "${more[@]}" \
-			--sample "$folder/${words[0]}.$way" </dev/null
+			"${words[@]}" --record "$folder/$i" "${more[@]}" --sample "$folder/$i.$way" \
+			</dev/null
 	done
 done
-drawn=$folder/${shapes[0]%% *}
-"$TORCH_PYTHON" "$top_srcdir/examples/stream_plot.py" "$drawn.whole" "$drawn.streamed" >"$folder/svg"
+"$TORCH_PYTHON" "$top_srcdir/examples/stream_plot.py" "$folder/0.whole" "$folder/0.streamed" \
+	>"$folder/svg"
 mv "$folder/svg" "$PICTURE"
 echo "== drawn over time in $PICTURE: ${shapes[0]}"
 # In memory control groups, which root can make.

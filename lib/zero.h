@@ -818,7 +818,8 @@ typedef struct zero_plan_spec {
 	const size_t *groups; /* [count]: the group of each, numbered from 0 as they come */
 	/* [count], or NULL: bytes of a slice of each, which is then a group of its own; 0: it is
 	   whole; ZERO_SLICES_AUTO: it can have slices, and zero_plan writes here what `stream`
-	   makes of it. Where no budget is known, stream_threshold=auto is stream_chunk. */
+	   makes of it, and 0 for all where nothing is gathered. With stream_threshold=auto they
+	   are whole unless `budget` says of what the threshold is a part: a job measures it. */
 	size_t *slices;
 } zero_plan_spec;
 
@@ -1172,8 +1173,9 @@ zero_status zero_gradient_shard(zero_param *param, float **data, size_t *first, 
 /*
  * For a program that keeps gradients by itself, the same on all ranks, which communicates nothing.
  * Without `have` the sums of a group are freed, and the next zero_reduce begins anew: the program
- * has taken them. With it, a group that has none gets sums of 0, for the program to write those
- * that a zero_step is to use. It waits for the group's reduce, and returns its error.
+ * has taken them. On CPUs the system then has all memory back that was kept for later. With `have`,
+ * a group that has none gets sums of 0, for the program to write those that a zero_step is to use.
+ * It waits for the group's reduce, and returns its error.
  */
 zero_status zero_gradient_sums(zero_group *group, bool have);
 /*

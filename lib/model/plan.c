@@ -10,6 +10,7 @@ void zero_planned_begin(struct zero_planned *planned, const struct zero_settings
 			size_t world, size_t share)
 {
 	zero_job *job = &planned->job;
+	struct zero_value *threshold = &job->settings.value[ZERO_OPT_STREAM_THRESHOLD];
 
 	*planned = (struct zero_planned){
 		/* what backend=auto becomes is known to a node alone */
@@ -20,6 +21,9 @@ void zero_planned_begin(struct zero_planned *planned, const struct zero_settings
 			.stage = (int)settings->value[ZERO_OPT_STAGE].number,
 			.place = {.world = (int)world, .shm_world_min = (int)share},
 			.lock = PTHREAD_MUTEX_INITIALIZER}};
+	/* It is a part of what is free, which a job measures, and which is not known here. */
+	if (!settings->value[ZERO_OPT_BUDGET].number && threshold->kind == ZERO_VALUE_AUTO)
+		*threshold = (struct zero_value){.kind = ZERO_VALUE_NUMBER, .number = UINT64_MAX};
 	zero_settings_set_sizes(&job->settings);
 	job->all.job = job;
 	job->all.place = job->place;
@@ -47,12 +51,13 @@ size_t zero_planned_slice(const struct zero_planned *planned, const zero_param_s
 	uint64_t threshold = value[ZERO_OPT_STREAM_THRESHOLD].number;
 	uint64_t bytes = zero_dtype_size(spec->dtype);
 
+	/* What is wrong with it is zero_param_new's to say. */
+	if (!value[ZERO_OPT_STREAM].number || !spec->shape || spec->ndim > ZERO_MAX_DIMS)
+		return 0;
 	for (int i = 0; i < spec->ndim; i++)
 		if (__builtin_mul_overflow(bytes, spec->shape[i], &bytes))
 			return 0;
-	if (!value[ZERO_OPT_STREAM].number || bytes <= threshold)
-		return 0;
-	return value[ZERO_OPT_STREAM_CHUNK].number;
+	return bytes > threshold ? value[ZERO_OPT_STREAM_CHUNK].number : 0;
 }
 
 zero_status zero_planned_param(struct zero_planned *planned, const zero_param_spec *spec,
@@ -156,6 +161,8 @@ zero_status zero_plan(const zero_plan_spec *spec, zero_memory *need)
 		need->staging.peak = bytes[ZERO_MEM_STAGING];
 		need->offload.peak = bytes[ZERO_MEM_OFFLOAD];
 		need->total.peak = zero_sizing_total(&sizing);
+		for (size_t i = 0; spec->slices && !sizing.streamed.count && i < spec->count; i++)
+			spec->slices[i] = 0;
 	}
 	zero_planned_end(&planned);
 	zero_settings_clear(&planned.job.settings);

@@ -490,7 +490,7 @@ zero_status zero_gradient_sums(zero_group *group, bool have)
 	else if (!have || needs)
 		zero_step_free_gradients(&group, 1, false);
 	/* The program has gradients of its own until its step. */
-	if (!have && job->ops->host_memory)
+	if (!status && !have && job->ops->host_memory)
 		job->ops->trim(job->backend);
 	return status;
 }

@@ -88,7 +88,7 @@ def plan(model: nn.Module, ranks: Iterable[int] = (1, 2, 4, 8, 16, 32, 64),
         for stage in stages:
             need, slices = _zero.plan(params, f"{settings} stage={stage}".strip(), world,
                                       min(share, world), gpu)
-            if stage == 3:
+            if stage == 3 and any(slices):
                 made.streamed = {
                     name: (sizes[name], cut) for (_, name, *_), cut in zip(params, slices) if cut
                 }

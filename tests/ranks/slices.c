@@ -329,11 +329,11 @@ static void refused(void)
 	ok(zero_step_end(m.job, NULL));
 	/* a gradient of one rank alone that was not reduced */
 	if (zero_group_slice_count(m.sliced) > 1) {
-		const zero_adamw adamw = {.lr = 1};
+		const zero_adamw adamw = {.lr = 1, .eps = 1};
 
 		if (zero_rank(m.job) == 0)
 			check(zero_slice_gradient(slice, ZERO_F32), "%s", zero_last_error());
-		fails(zero_step(m.job, &adamw, NULL), zero_rank(m.job) ? ZERO_E_PEER : ZERO_E_STATE,
+		fails(zero_step(m.job, &adamw, NULL), ZERO_E_STATE,
 		      "slice 0 has a gradient that was not reduced");
 		ok(zero_step(m.job, &adamw, NULL));
 	}
