@@ -29,8 +29,8 @@ for i in "${!shapes[@]}"; do
 	echo "== ${shapes[i]}"
 	for way in whole streamed; do
 		"$ZERORUN" -n 2 "$TORCH_PYTHON" "$top_srcdir/examples/stream.py" "$way" \
-			"${words[@]}" --record "$folder/$i" "${more[@]}" --sample "$folder/$i.$way" \
-			</dev/null
+			"${words[@]}" --record "$folder/$i" --sample "$folder/$i.$way" \
+			"${more[@]}" </dev/null
 	done
 done
 "$TORCH_PYTHON" "$top_srcdir/examples/stream_plot.py" "$folder/0.whole" "$folder/0.streamed" \
