@@ -46,8 +46,9 @@ can_confine() {
 if ((EUID == 0)) && can_confine; then
 	for way in whole streamed; do
 		echo "== a head of 134 MB on 4 ranks that may have $LIMIT times as much, with AdamW: $way"
-		"$ZERORUN" -n 4 "$TORCH_PYTHON" "$top_srcdir/examples/stream.py" "$way" head 65536 \
-			512 --tokens 64 --slice 2097152 --limit "$LIMIT" </dev/null >"$folder/out" 2>&1 ||
+		"$ZERORUN" -n 4 "$TORCH_PYTHON" "$top_srcdir/examples/stream.py" "$way" \
+			head 65536 512 --tokens 64 --slice 2097152 --limit "$LIMIT" \
+			</dev/null >"$folder/out" 2>&1 ||
 			echo "    $way: $(grep -m 1 -o "signal 9 (Killed)" "$folder/out" ||
 				tail -1 "$folder/out")"
 		grep "^ *$way:" "$folder/out" || true

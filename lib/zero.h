@@ -805,6 +805,12 @@ zero_status zero_memory_now(zero_job *job, zero_memory *memory);
  * functions say what is left. A job on CPUs ignores the call.
  */
 void zero_program_holds(zero_job *job, size_t bytes);
+/*
+ * Gives the host memory that the library has freed, but keeps for what it allocates next, back to
+ * the system: for a program that is about to allocate much. Fresh pages cost time. With a GPU it is
+ * page-locked memory, and the call waits for the device.
+ */
+void zero_trim(zero_job *job);
 
 /* What is asked of zero_plan. */
 typedef struct zero_plan_spec {
@@ -1173,9 +1179,8 @@ zero_status zero_gradient_shard(zero_param *param, float **data, size_t *first, 
 /*
  * For a program that keeps gradients by itself, the same on all ranks, which communicates nothing.
  * Without `have` the sums of a group are freed, and the next zero_reduce begins anew: the program
- * has taken them. On CPUs the system then has all memory back that was kept for later. With `have`,
- * a group that has none gets sums of 0, for the program to write those that a zero_step is to use.
- * It waits for the group's reduce, and returns its error.
+ * has taken them. With it, a group that has none gets sums of 0, for the program to write those
+ * that a zero_step is to use. It waits for the group's reduce, and returns its error.
  */
 zero_status zero_gradient_sums(zero_group *group, bool have);
 /*

@@ -471,7 +471,7 @@ struct zero_backend_ops {
 	/* Returns the bytes that are free, divided by the ranks that share the device or node. */
 	size_t (*memory_free)(const struct zero_backend *backend);
 	/* Gives freed memory of the host, which is kept for a later alloc, back to the system; with
-	   a device, once that is done with it, which it waits for. NULL for backend=none. */
+	   a device, once that is done with it, which it waits for. NULL where no memory is kept. */
 	void (*trim)(struct zero_backend *backend);
 
 	/* ---- ends ---- */

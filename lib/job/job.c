@@ -220,6 +220,12 @@ void zero_program_holds(zero_job *job, size_t bytes)
 	job->ops->hold(job->backend, bytes);
 }
 
+void zero_trim(zero_job *job)
+{
+	if (job->ops->trim)
+		job->ops->trim(job->backend);
+}
+
 zero_status zero_memory_now(zero_job *job, zero_memory *memory)
 {
 	zero_job_memory(job, memory, NULL);

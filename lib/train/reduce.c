@@ -465,7 +465,6 @@ static zero_status alloc_sums(zero_group *group)
 zero_status zero_gradient_sums(zero_group *group, bool have)
 {
 	zero_status status = zero_require_member(group, "asked for its sums");
-	zero_job *job = group->job;
 	bool needs;
 
 	if (!status)
@@ -479,19 +478,16 @@ zero_status zero_gradient_sums(zero_group *group, bool have)
 						      : "it has no trainable parameter");
 	if (status)
 		return status;
-	pthread_mutex_lock(&job->lock);
+	pthread_mutex_lock(&group->job->lock);
 	status = zero_reduce_wait(group);
 	needs = !status && have && !group->reduced;
 	if (needs)
 		status = alloc_sums(group);
-	pthread_mutex_unlock(&job->lock);
+	pthread_mutex_unlock(&group->job->lock);
 	if (needs && !status)
 		group->reduced = true;
 	else if (!have || needs)
 		zero_step_free_gradients(&group, 1, false);
-	/* The program has gradients of its own until its step. */
-	if (!status && !have && job->ops->host_memory)
-		job->ops->trim(job->backend);
 	return status;
 }
 

@@ -110,6 +110,12 @@ def trim() -> str:
     return f"PyTorch's allocator holds {held()} bytes, of which {used} are of tensors"
 
 
+def trim_host() -> None:
+    """On CPUs the library keeps no memory for later: PyTorch's tensors may have it."""
+    if not on_gpu():
+        _zero.trim()
+
+
 def memory() -> dict[str, tuple[int, int]]:
     """Bytes of this rank by kind: (now, most). "caller" is what PyTorch's allocator held of a GPU
     when the library was last told, and part of "total"; "torch" is what its tensors have now."""

@@ -437,6 +437,7 @@ class Group:
         if not params:
             return
         sums = [tensor_of(_zero.gradient_shard(p.handle), torch.float32) for p in params]
+        _device.trim_host()
         values = torch._foreach_div(sums, self.divide or world)
         del sums
         for part in dict.fromkeys(p.part for p in params):

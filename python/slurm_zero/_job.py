@@ -10,7 +10,7 @@ from torch import nn
 from torch.autograd import Variable
 from torch.distributed.device_mesh import DeviceMesh
 
-from . import _zero
+from . import _device, _zero
 from ._group import Group, GroupState, no_compile
 from ._layout import Layout
 from ._param import Param
@@ -136,6 +136,7 @@ class Job:
                 for p in params:
                     p.has_grad = False
                 group.add_gradients([p for p in params if p.trainable], len(team.ranks))
+        _device.trim_host()
 
     def reset(self) -> None:
         _zero.reset()

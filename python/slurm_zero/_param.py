@@ -168,7 +168,9 @@ class Param:
         self.watch_gradient()
 
     def watch_gradient(self) -> None:
-        """Each gradient is taken at once: no two are whole at a time beside the library's."""
+        """Each gradient is taken at once: no two are whole at a time beside the library's. Not so
+        those of the root, which come from the beginning of a backward pass to its end: the buffer
+        of all of them would be there as long."""
         # What is redistributed is communication, whose order is that of the parameters.
         if self.trainable and not self.watched and self.spec.tp is None:
             self.watched, me = True, weakref.ref(self)
@@ -176,7 +178,7 @@ class Param:
             @torch._dynamo.disable(recursive=True)
             def take(_: torch.Tensor) -> None:
                 param = me()
-                if param is not None:
+                if param is not None and not param.group.root:
                     param.part.keep(param)
 
             self.full.register_post_accumulate_grad_hook(take)

@@ -408,6 +408,13 @@ static PyObject *py_holds(union value *v)
 	Py_RETURN_NONE;
 }
 
+static PyObject *py_trim(union value *v)
+{
+	(void)v;
+	zero_trim(job);
+	Py_RETURN_NONE;
+}
+
 static PyObject *py_traffic(union value *v)
 {
 	zero_traffic t;
@@ -988,6 +995,7 @@ static const struct function {
 	{"team_exchange", "bti", .locked = py_team_exchange},
 	{"memory", "", .locked = py_memory},
 	{"holds", "K", .locked = py_holds},
+	{"trim", "", .locked = py_trim},
 	{"traffic", "", .locked = py_traffic},
 	{"set_shard", "i", .job_int = zero_set_shard},
 	{"team_new", "O", .locked = py_team_new},

@@ -28,8 +28,13 @@ class Chain(nn.Module):
         return x.square().mean()
 
 
+def layers_of(r, used):
+    """Ranks use some by others."""
+    return [i ^ (r & 1) for i in used]
+
+
 def whole_gradients():
-    full = (p.full for p in job.layout.groups[0].params)
+    full = [p.full for group in job.layout.groups for p in group.params]
     return sum(f.grad is not None for f in full)
 
 
@@ -50,6 +55,7 @@ def arena_bytes():
 chain = Chain()
 single = copy.deepcopy(chain)
 zero.fully_shard(chain)
+root = zero.fully_shard(nn.Sequential(chain))  # whose own gradients, of none, come last
 job = zero._api._job
 most = []
 chain(torch.ones(1, WIDTH, device=device), range(LAYERS))
@@ -57,11 +63,6 @@ before = arena_bytes()
 chain.seen = lambda: most.append(whole_gradients())
 generator = torch.Generator().manual_seed(5)
 # Of each pass what its micro-batches use: some by a later one only, and some by none.
-def layers_of(r, used):
-    """Ranks use some by others."""
-    return [i ^ (r & 1) for i in used]
-
-
 for passes in ([[0, 1, 2, 3, 4, 5]], [[0, 2], [1, 2], [2, 2, 0]], [[5]], [[3, 1], [4]]):
     for micro, used in enumerate(passes):
         data = torch.randn(world, 3, WIDTH, generator=generator)
