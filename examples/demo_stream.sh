@@ -45,7 +45,8 @@ can_confine() {
 } 2>/dev/null
 if ((EUID == 0)) && can_confine; then
 	for way in whole streamed; do
-		echo "== a head of 134 MB on 4 ranks that may have $LIMIT times as much, with AdamW: $way"
+		echo "== a head of 134 MB on 4 ranks that may have $LIMIT times as much," \
+			"with AdamW: $way"
 		"$ZERORUN" -n 4 "$TORCH_PYTHON" "$top_srcdir/examples/stream.py" "$way" \
 			head 65536 512 --tokens 64 --slice 2097152 --limit "$LIMIT" \
 			</dev/null >"$folder/out" 2>&1 ||
