@@ -104,7 +104,7 @@ measure_gpt() {
 torch() {
 	local python=${BENCH_TORCH:-python3} program=$1
 	local -x ZERO_FSDP=keep PYTHONDONTWRITEBYTECODE=1 \
-		PYTHONPATH=$scratch/python:$top_srcdir/tests/bench
+		PYTHONPATH=$scratch/python:$top_srcdir/tests/bench:$top_srcdir/examples
 	shift
 	if [[ ! -e $scratch/python ]]; then
 		mkdir -p "$scratch/python/slurm_zero"
