@@ -168,6 +168,7 @@ zero_dtype choose_as(struct model *model, unsigned chosen);
 void backward(struct model *model);
 void overflow(struct model *model);
 void reduce_any(struct model *model);
+void reduce_slices(struct model *model);
 void step(struct model *model);
 zero_adamw random_adamw(uint64_t *random);
 void random_loss_scale(struct model *model);

@@ -278,6 +278,7 @@ static void refuse_step(struct model *model)
 	zero_adamw adamw = random_adamw(&model->random);
 
 	release_all(model);
+	reduce_slices(model);
 	adamw.beta2 = 1;
 	adamw.loss_scale = &model->scale;
 	fails(zero_step(model->job, &adamw, NULL), ZERO_E_INVALID);

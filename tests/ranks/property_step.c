@@ -290,7 +290,7 @@ static void check_result(struct model *model, const zero_step_result *result, do
 }
 
 /* A step reduces what was not reduced, but for slices: their program does. */
-static void reduce_slices(struct model *model)
+void reduce_slices(struct model *model)
 {
 	for (size_t g = 0; g < model->group_count; g++) {
 		struct group *group = &model->groups[g];
