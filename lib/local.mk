@@ -11,6 +11,7 @@
 #	load        how values get there: sources, partition, whole checkpoints, flattening
 #	train       a step, in order: gather, reduce, norm, AdamW; ZERO_CHECK=1
 #	checkpoint  save, restore, export
+#	protect     copies of shards in the memory of nodes, and restoring from them
 #	report      --zero-report
 #	watch       lost ranks
 #	open.c      zero_open, the only file that refers to all rooms
@@ -53,6 +54,8 @@ noinst_HEADERS += \
 	lib/net/link.h \
 	lib/net/net.h \
 	lib/net/net_internal.h \
+	lib/protect/protect.h \
+	lib/protect/protect_internal.h \
 	lib/report/folder.h \
 	lib/report/job_report.h \
 	lib/report/record.h \
@@ -102,6 +105,7 @@ lib_libzerocore_la_SOURCES = \
 	lib/checkpoint/save_thread.c \
 	lib/checkpoint/shard_reader.c \
 	lib/checkpoint/write.c \
+	lib/core/available_memory.c \
 	lib/core/error.c \
 	lib/core/module.c \
 	lib/job/compute.c \
@@ -138,6 +142,14 @@ lib_libzerocore_la_SOURCES = \
 	lib/model/storage.c \
 	$(net_sources) \
 	lib/open.c \
+	lib/protect/ask.c \
+	lib/protect/find.c \
+	lib/protect/folder.c \
+	lib/protect/open.c \
+	lib/protect/partner.c \
+	lib/protect/protect.c \
+	lib/protect/records.c \
+	lib/protect/serve.c \
 	lib/report/folder.c \
 	lib/report/record.c \
 	lib/report/report.c \

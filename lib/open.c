@@ -9,6 +9,7 @@
 #include "core/module.h"
 #include "load/load.h"
 #include "net/net.h"
+#include "protect/protect.h"
 #include "report/job_report.h"
 #include "train/train.h"
 #include "watch/watch.h"
@@ -17,8 +18,8 @@
    the model is freed, the report is written while its memory is still counted, and the watchdog
    stays until all other work has ended. */
 static const struct zero_hooks *const hooks[] = {
-	&zero_watch_hooks, &zero_report_hooks, &zero_model_hooks,
-	&zero_load_hooks,  &zero_train_hooks,  &zero_checkpoint_hooks,
+	&zero_watch_hooks, &zero_report_hooks,     &zero_model_hooks,   &zero_load_hooks,
+	&zero_train_hooks, &zero_checkpoint_hooks, &zero_protect_hooks,
 };
 
 /* One allocation for the job and what the rooms keep of it. */

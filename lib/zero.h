@@ -732,6 +732,7 @@ zero_status zero_restore(zero_job *job, const char *path, zero_checkpoint_info *
 /* Frees the path and the program's bytes, and sets *info to 0. If all of *info is 0, the call is a
    no-op. */
 void zero_checkpoint_info_free(zero_checkpoint_info *info);
+
 /*
  * Catches a signal as a request to stop, such as the one that Slurm sends before a time limit
  * (`sbatch --signal=USR1@120`) or at a preemption (SIGTERM). Once any rank has received it, the
@@ -756,6 +757,67 @@ bool zero_stopping(const zero_job *job);
  * Existing files of these names are replaced.
  */
 zero_status zero_export(zero_job *job, const char *path);
+
+/* ---- protection: a lost node costs a step ---------------------------------------------------- */
+
+typedef struct zero_protect_options {
+	/* Protects after each step whose number is a multiple of this; 0: as often as the one before
+	   is complete. The option `protect` overrides it. */
+	uint64_t every;
+	uint64_t step; /* as in zero_save_options */
+	/* Bytes of the program. Rank 0's come back on all ranks, with zero_restore. Copied. */
+	const void *user;
+	size_t user_bytes;
+	/* Bytes of this rank, such as the states of its random generators, see zero_protected.
+	   Copied. */
+	const void *own;
+	size_t own_bytes;
+} zero_protect_options;
+
+/*
+ * COLLECTIVE, after a step, with no group gathered. If it is due, see zero_protect_due, what
+ * zero_save would write is written to the memory of this node (the option `protect_dir`), and a
+ * copy of it is sent to a rank on another node, if there is one. A thread does both while training
+ * goes on, as with zero_save in the background. A protection is complete once all ranks have both;
+ * the one before is kept until then. So node memory holds four times what a rank saves: two
+ * protections of its own and two of a partner. The loss of one node, or of several that are not
+ * partners, loses none of it.
+ *
+ * What cannot be protected, such as for a full folder, costs the protection and not the job: rank 0
+ * prints a sentence, and it is tried again later. zero_close removes what was protected.
+ */
+zero_status zero_protect(zero_job *job, const zero_protect_options *options);
+/* Whether zero_protect would protect after this step, the same on all ranks. */
+bool zero_protect_due(const zero_job *job, uint64_t every, uint64_t step);
+
+/* What zero_protect_find found. It belongs to the job, until the next zero_protect or
+   zero_close. */
+typedef struct zero_protected {
+	/* For zero_restore: the name of what is in memory, or the path of the checkpoint. NULL:
+	   there is neither. */
+	const char *path;
+	uint64_t step;
+	int world;            /* of the job that protected it; 0: it is a checkpoint */
+	const char *manifest; /* see zero_checkpoint(5), of what is in memory; else NULL */
+	size_t manifest_bytes;
+	/* What this rank gave to zero_protect. NULL: none, or the number of ranks is another. */
+	const void *own;
+	size_t own_bytes;
+} zero_protected;
+
+/*
+ * COLLECTIVE, after zero_layout, before the first zero_protect. Finds the newest state that is
+ * complete: in the memory of the nodes, left there by an attempt of this run that has ended, each
+ * byte of it verified, or the checkpoint `path` or in the folder `path`, see zero_restore; NULL for
+ * none. If something was protected, but nothing of it is complete, rank 0 prints a sentence.
+ *
+ * What an attempt has protected is found by the next one of the same zerorun, or without zerorun of
+ * the same Slurm job, at any number of ranks. Reading it is zero_restore(job, found.path, ...),
+ * whose ranges then come from the nodes that have them.
+ */
+zero_status zero_protect_find(zero_job *job, const char *path, zero_protected *found);
+/* COLLECTIVE. Both, in this order. */
+zero_status zero_protect_restore(zero_job *job, const char *path, zero_checkpoint_info *info);
 
 /* ---- inspect: settings, memory, traffic ------------------------------------------------------ */
 

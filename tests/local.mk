@@ -48,6 +48,7 @@ SCRIPT_TESTS = \
 	tests/launcher/zerorun.sh \
 	tests/ranks/leaks.sh \
 	tests/ranks/lost.sh \
+	tests/ranks/protect.sh \
 	tests/ranks/none_lost.sh \
 	tests/ranks/restore_worlds.sh \
 	tests/ranks/world.sh \
@@ -503,6 +504,7 @@ SOAK_TESTS = \
 	tests/gpt/kill.sh \
 	tests/ranks/load_model.ranks \
 	tests/ranks/lost.sh \
+	tests/ranks/protect.sh \
 	tests/ranks/no_memory.ranks \
 	tests/ranks/property.ranks \
 	tests/ranks/restore.ranks

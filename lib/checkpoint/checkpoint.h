@@ -40,9 +40,20 @@ zero_status zero_checkpoint_find(const char *path, char **folder);
 
 /* ---- shard_reader.c: verified bytes of a checkpoint's files ---------------------------------- */
 
+/* A checkpoint whose files are not in one folder. */
+struct zero_shard_source {
+	char path[64]; /* its name, for zero_restore and for messages */
+	struct zero_manifest *manifest;
+	const void *user; /* of the manifest's user_bytes */
+	/* Reads bytes of a rank's file. */
+	zero_status (*read)(void *context, int rank, uint64_t at, void *to, size_t bytes);
+	void *context;
+};
+
 struct zero_shard_reader {
 	const struct zero_files_ops *files;
 	const struct zero_manifest *manifest;
+	const struct zero_shard_source *source; /* NULL: a file of the folder */
 	struct zero_shard_layout layout;
 	int rank;
 	char *path;
@@ -60,7 +71,7 @@ struct zero_shard_reader {
 /* Lists the slices in the file of one rank; nothing is opened yet. */
 zero_status zero_shard_plan(struct zero_shard_reader *reader, const struct zero_files_ops *files,
 			    const struct zero_manifest *manifest, const char *folder, int rank);
-/* Opens the file and checks its size. */
+/* Opens the file and checks its size. A reader is open once it has its `block`. */
 zero_status zero_shard_open_file(struct zero_shard_reader *reader);
 zero_status zero_shard_check_header(struct zero_shard_reader *reader);
 /* Reads the checksums and verifies them. Slices can be read after that. */

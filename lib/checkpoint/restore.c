@@ -82,6 +82,13 @@ static zero_status read_manifest(struct zero_restore *restore, const char *name)
 	zero_status status;
 	char *path;
 
+	if (restore->source) {
+		restore->manifest = restore->source->manifest;
+		restore->folder = strdup(restore->path);
+		return restore->folder ? ZERO_OK
+				       : zero_fail(ZERO_E_MEMORY, "no memory to restore from %s",
+						   restore->path);
+	}
 	restore->folder = *name ? zero_checkpoint_path(restore->path, name) : strdup(restore->path);
 	path = restore->folder ? zero_checkpoint_path(restore->folder, "manifest.json") : NULL;
 	status = path ? restore->files->manifest_read(path, &restore->manifest)
@@ -128,6 +135,13 @@ static zero_status describe_checkpoint(const struct zero_restore *restore,
 	if (!manifest->has_user)
 		return ZERO_OK;
 	checkpoint->user_bytes = manifest->user_bytes;
+	if (restore->source) {
+		checkpoint->user = malloc(manifest->user_bytes + 1);
+		if (!checkpoint->user)
+			return zero_fail(ZERO_E_MEMORY, "no memory for the program's own bytes");
+		memcpy(checkpoint->user, restore->source->user, manifest->user_bytes);
+		return ZERO_OK;
+	}
 	return zero_checkpoint_user(restore->files, manifest, restore->folder, &checkpoint->user);
 }
 
@@ -207,6 +221,12 @@ static zero_status restore_all(struct zero_restore *restore, zero_status status)
 	return ZERO_OK;
 }
 
+/* Whether it is what zero_protect_find found in memory. */
+static bool is_source(const zero_job *job, const char *path)
+{
+	return job->source && !strcmp(path, job->source->path);
+}
+
 zero_status zero_restore(zero_job *job, const char *path, zero_checkpoint_info *checkpoint)
 {
 	struct zero_restore restore = {.job = job, .path = path ? path : ""};
@@ -218,8 +238,12 @@ zero_status zero_restore(zero_job *job, const char *path, zero_checkpoint_info *
 		*checkpoint = (zero_checkpoint_info){0};
 	if (!status)
 		status = zero_files_open(&restore.files);
-	if (!status && job->place.rank == 0)
+	if (!status && is_source(job, restore.path)) {
+		restore.source = job->source;
+		found.exists = true;
+	} else if (!status && job->place.rank == 0) {
 		status = find(restore.path, checkpoint, &found);
+	}
 	status = agree_found(&restore, status, &found);
 	if (status || !found.exists)
 		goto out;
@@ -230,7 +254,7 @@ zero_status zero_restore(zero_job *job, const char *path, zero_checkpoint_info *
 		status = describe_checkpoint(&restore, checkpoint);
 	status = restore_all(&restore, status);
 out:
-	if (restore.manifest)
+	if (restore.manifest && !restore.source)
 		restore.files->manifest_free(restore.manifest);
 	free(restore.params);
 	free(restore.steps);

@@ -11,7 +11,8 @@ struct zero_restore {
 	zero_job *job;
 	const char *path; /* as the caller gave it */
 	const struct zero_files_ops *files;
-	char *folder; /* of the checkpoint; NULL: there is none */
+	char *folder;                           /* of the checkpoint; NULL: there is none */
+	const struct zero_shard_source *source; /* NULL: the folder's files */
 	struct zero_manifest *manifest;
 	zero_param **params; /* the parameter of each of the manifest's tensors */
 	uint64_t *steps;     /* of each group, in the checkpoint */

@@ -118,7 +118,7 @@ static zero_status read_slice(const struct zero_restore *restore, struct zero_sh
 	own_part_of_slice(restore, slice, &reading.from, &bytes, &to);
 	if (!bytes)
 		return ZERO_OK;
-	if (reader->fd < 0)
+	if (!reader->block)
 		status = zero_shard_open(reader);
 	if (status)
 		return status;
@@ -136,6 +136,7 @@ zero_status zero_restore_reshard(const struct zero_restore *restore)
 
 		status = zero_shard_plan(&reader, restore->files, restore->manifest,
 					 restore->folder, rank);
+		reader.source = restore->source;
 		for (size_t i = 0; !status && i < reader.layout.count; i++)
 			status = read_slice(restore, &reader, &reader.layout.slices[i]);
 		restore->job->bytes_read += reader.read;

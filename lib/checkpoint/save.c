@@ -25,7 +25,6 @@ static void give_back(zero_job *job)
 static void free_plan(struct zero_save *save)
 {
 	zero_save_free_copies(save);
-	give_back(save->job);
 	free(save->header);
 	free(save->slices);
 	free(save->first_slice);
@@ -36,7 +35,7 @@ static void free_plan(struct zero_save *save)
 	save->checksums = NULL;
 }
 
-static void free_save(struct zero_save *save)
+void zero_save_free(struct zero_save *save)
 {
 	if (!save)
 		return;
@@ -53,14 +52,20 @@ static void free_save(struct zero_save *save)
 	free(save);
 }
 
+static void free_save(struct zero_save *save)
+{
+	if (save)
+		give_back(save->job);
+	zero_save_free(save);
+}
+
 /* The number of steps in the checkpoint's name. */
 static uint64_t step_of(const zero_job *job, const zero_save_options *options)
 {
 	return options->step ? options->step : job->trainer->steps;
 }
 
-static zero_status new_save(zero_job *job, const char *dir, const zero_save_options *options,
-			    struct zero_save **result)
+zero_status zero_save_new(zero_job *job, const char *dir, uint64_t step, struct zero_save **result)
 {
 	struct zero_save *save = calloc(1, sizeof(*save));
 
@@ -72,8 +77,7 @@ static zero_status new_save(zero_job *job, const char *dir, const zero_save_opti
 	save->job = job;
 	save->start_time = zero_seconds();
 	save->out.fd = -1;
-	save->keep_last = options->keep_last;
-	save->step = step_of(job, options);
+	save->step = step;
 	for (size_t g = 0; g < job->model->group_count; g++)
 		save->has_states = save->has_states || job->model->groups[g]->steps;
 	save->group_count = job->model->group_count;
@@ -103,12 +107,30 @@ static zero_status make_names(struct zero_save *save, uint64_t token)
 
 /* ---- the start ------------------------------------------------------------------------------- */
 
-static zero_status check_save(zero_job *job, const char *dir, const zero_save_options *options)
+zero_status zero_save_check(zero_job *job, const char *call)
 {
 	zero_status status = ZERO_OK;
 
 	if (!job->laid_out)
-		return zero_fail(ZERO_E_STATE, "zero_save must be called after zero_layout");
+		return zero_fail(ZERO_E_STATE, "%s must be called after zero_layout", call);
+	for (size_t g = 0; g < job->model->group_count; g++)
+		if (zero_group_is_gathered(job->model->groups[g]))
+			return zero_fail(ZERO_E_STATE,
+					 "group '%s' is gathered; release it before %s",
+					 job->model->groups[g]->name, call);
+	for (size_t g = 0; !status && g < job->model->group_count; g++)
+		status = zero_wait_post_step_gather(job->model->groups[g]);
+	if (!status)
+		status = zero_require_state(job, ZERO_IDLE, call);
+	if (!status)
+		status = zero_step_state_read(job);
+	if (!status)
+		status = zero_group_steps_read(job);
+	return status;
+}
+
+static zero_status check_save(zero_job *job, const char *dir, const zero_save_options *options)
+{
 	if (!dir || !*dir)
 		return zero_fail(ZERO_E_INVALID,
 				 "zero_save needs the name of a folder; it was given none");
@@ -118,20 +140,7 @@ static zero_status check_save(zero_job *job, const char *dir, const zero_save_op
 			"keep_last is %d in the options of zero_save; it must be 0 (all) or "
 			"more",
 			options->keep_last);
-	for (size_t g = 0; g < job->model->group_count; g++)
-		if (zero_group_is_gathered(job->model->groups[g]))
-			return zero_fail(ZERO_E_STATE,
-					 "group '%s' is gathered; release it before zero_save",
-					 job->model->groups[g]->name);
-	for (size_t g = 0; !status && g < job->model->group_count; g++)
-		status = zero_wait_post_step_gather(job->model->groups[g]);
-	if (!status)
-		status = zero_require_state(job, ZERO_IDLE, "zero_save");
-	if (!status)
-		status = zero_step_state_read(job);
-	if (!status)
-		status = zero_group_steps_read(job);
-	return status;
+	return zero_save_check(job, "zero_save");
 }
 
 /* COLLECTIVE. All that must be the same on all ranks is in the label. */
@@ -182,6 +191,16 @@ static zero_status make_files(struct zero_save *save, const zero_save_options *o
 				"save: space for %s", save->path);
 }
 
+struct zero_save_summary zero_save_summarize(const struct zero_save *save)
+{
+	return (struct zero_save_summary){
+		.bytes = save->out.bytes,
+		.header = save->files->checksum(save->header, save->header_bytes),
+		.checksums = save->files->checksum(save->checksums,
+						   save->checksum_count * sizeof(*save->checksums)),
+	};
+}
+
 /* COLLECTIVE. Sends the sizes and checksums of all files to all ranks; rank 0 needs them. */
 static zero_status exchange_summaries(struct zero_save *save, zero_status status)
 {
@@ -192,12 +211,7 @@ static zero_status exchange_summaries(struct zero_save *save, zero_status status
 			     .count = sizeof(mine)};
 
 	if (!status)
-		mine = (struct zero_save_summary){
-			.bytes = save->out.bytes,
-			.header = save->files->checksum(save->header, save->header_bytes),
-			.checksums = save->files->checksum(
-				save->checksums, save->checksum_count * sizeof(*save->checksums)),
-		};
+		mine = zero_save_summarize(save);
 	status = zero_submit_wait(&save->job->all, status, &op, 1, ZERO_WORK_CHECKPOINT,
 				  "save: files of %s", save->path);
 	zero_hooks_after_save(save->job, zero_seconds() - save->start_time, save->out.bytes,
@@ -235,7 +249,9 @@ static zero_status start_save(zero_job *job, const char *dir, const zero_save_op
 	uint64_t token;
 
 	if (!status)
-		status = new_save(job, dir, options, &save);
+		status = zero_save_new(job, dir, step_of(job, options), &save);
+	if (!status)
+		save->keep_last = options->keep_last;
 	status = agree_start(job, status, dir, options, &token);
 	if (!status)
 		/* Other agreements name the path, which a rank without memory does not have. */
@@ -283,6 +299,7 @@ static void complete(zero_job *job)
 	status = exchange_summaries(save, zero_save_join(save));
 	zero_save_set_error(save, status);
 	free_plan(save);
+	give_back(job);
 	save->state = status ? ZERO_SAVE_ENDED : ZERO_SAVE_PUBLISHING;
 	if (status)
 		zero_save_discard(save);
@@ -368,13 +385,18 @@ zero_status zero_save(zero_job *job, const char *dir, const zero_save_options *o
 	return status;
 }
 
+static void before_change(zero_job *job, zero_group *group, bool step)
+{
+	zero_save_snapshot(job->save, group, step);
+}
+
 static bool is_writing(const zero_job *job)
 {
 	return !is_written(job);
 }
 
 const struct zero_hooks zero_checkpoint_hooks = {
-	.before_change = zero_save_snapshot,
+	.before_change = before_change,
 	.busy = is_writing,
 	.all_idle = complete,
 	.before_close = before_close,

@@ -85,7 +85,23 @@ struct zero_save {
 	struct zero_save_copy *copies;
 	bool cancelled;
 	_Atomic bool written; /* this rank has nothing left to write */
+
+	/* What the thread does once the file is written; NULL: nothing. */
+	zero_status (*after_write)(struct zero_save *save);
+	void *context; /* its own */
 };
+
+/* ---- save.c ---------------------------------------------------------------------------------- */
+
+/* Refuses to save a job as it is. `call` is the function of zero.h. */
+zero_status zero_save_check(zero_job *job, const char *call);
+/* A save of which nothing is planned yet; `dir` is its folder, in messages too. *save is to be
+   freed, also after an error. */
+zero_status zero_save_new(zero_job *job, const char *dir, uint64_t step, struct zero_save **save);
+/* NULL is a no-op. */
+void zero_save_free(struct zero_save *save);
+/* This rank's file, once it is written. */
+struct zero_save_summary zero_save_summarize(const struct zero_save *save);
 
 /* ---- save_shard.c: this rank's file ---------------------------------------------------------- */
 
@@ -135,7 +151,8 @@ zero_status zero_save_describe(struct zero_save *save);
 zero_status zero_save_make_manifest(struct zero_save *save, char **text, size_t *bytes);
 void zero_save_free_manifest(struct zero_save *save);
 
-/* The hook before_change: copies what a save in the background has not written yet of the group. */
-void zero_save_snapshot(zero_job *job, zero_group *group, bool step);
+/* Before values of the group change, NULL for every group: copies what the save in the background
+   has not written yet of it. NULL is a no-op. */
+void zero_save_snapshot(struct zero_save *save, zero_group *group, bool step);
 
 #endif

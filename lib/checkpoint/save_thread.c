@@ -139,6 +139,8 @@ static void *write_thread(void *context)
 	struct zero_save *save = context;
 	zero_status status = write_all(save);
 
+	if (!status && save->after_write)
+		status = save->after_write(save);
 	zero_save_set_error(save, status);
 	pthread_mutex_lock(&save->lock);
 	save->written = true;
@@ -304,13 +306,11 @@ static void snapshot_range(struct zero_save *save, size_t first, size_t end, boo
 	pthread_mutex_unlock(&save->lock);
 }
 
-void zero_save_snapshot(zero_job *job, zero_group *group, bool step)
+void zero_save_snapshot(struct zero_save *save, zero_group *group, bool step)
 {
-	struct zero_save *save = job->save;
-
 	if (!save || save->state != ZERO_SAVE_WRITING || save->written)
 		return;
 	for (size_t i = 0; i < ZERO_SAVED_KINDS * save->group_count; i++)
-		if (!group || job->model->groups[i % save->group_count] == group)
+		if (!group || save->job->model->groups[i % save->group_count] == group)
 			snapshot_range(save, save->first_slice[i], save->first_slice[i + 1], step);
 }

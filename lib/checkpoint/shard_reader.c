@@ -95,6 +95,9 @@ static zero_status read_bytes(struct zero_shard_reader *reader, uint64_t offset,
 			      size_t bytes)
 {
 	reader->read += bytes;
+	if (reader->source)
+		return reader->source->read(reader->source->context, reader->rank, offset, to,
+					    bytes);
 	return read_all(reader->fd, reader->path, offset, to, bytes);
 }
 
@@ -115,7 +118,8 @@ zero_status zero_shard_open_file(struct zero_shard_reader *reader)
 	/* This cannot overflow: the layout has less than 2^62 bytes, with one checksum for each
 	   block. */
 	uint64_t rest = reader->layout.bytes + reader->layout.checksums * sizeof(uint64_t);
-	zero_status status = open_file(reader->path, file->bytes, &reader->fd);
+	zero_status status =
+		reader->source ? ZERO_OK : open_file(reader->path, file->bytes, &reader->fd);
 
 	if (status)
 		return status;

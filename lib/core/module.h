@@ -6,7 +6,7 @@
 #include "zero.h"
 
 /* Changes with every struct that libzero and modules exchange. */
-#define ZERO_MODULE_ABI 15
+#define ZERO_MODULE_ABI 16
 
 struct zero_core {
 	/* Stores the sentence as the calling thread's last error and returns `status`. */

@@ -28,6 +28,7 @@ static const char *const fsdp_choices[] = {"auto", "replace", "keep", NULL};
 static const char *const vram_source_choices[] = {"unknown",    "nvml",          "step_memory",
 						  "job_memory", "mem_available", NULL};
 static const char *const reduce_choices[] = {"nccl", "ordered", NULL};
+static const char *const protect_choices[] = {"program", "auto", "no", NULL};
 static const char *const stream_choices[] = {"no", "auto", NULL};
 static const char *const nccl_cta_choices[] = {"auto", "zero", "default", NULL};
 static const char *const isa_choices[] = {"auto", "avx512", "avx2", "neon", "scalar", NULL};
@@ -71,6 +72,13 @@ const struct zero_option zero_option_table[ZERO_OPTIONS] = {
 		.argument = "DIR", .default_text = "",
 		.help = "folder to write a report of the job to",
 		.type = ZERO_TYPE_PATH, .max = PATH_MAX - 1, .where = USER,
+	},
+	[ZERO_OPT_PROTECT] = {
+		.name = "protect", .flag = "--zero-protect", .env = "ZERO_PROTECT",
+		.argument = "K|auto|no|program", .default_text = "program",
+		.help = "steps from one copy in node memory to the next",
+		.type = ZERO_TYPE_CHOICE_OR_INTEGER, .choices = protect_choices,
+		.min = 1, .max = ZERO_MAX_PROTECT, .where = USER,
 	},
 	[ZERO_OPT_STREAM_CHUNK] = {
 		.name = "stream_chunk", .flag = "--zero-stream-chunk", .env = "ZERO_STREAM_CHUNK",
@@ -157,6 +165,18 @@ const struct zero_option zero_option_table[ZERO_OPTIONS] = {
 		.argument = "auto|replace|keep", .default_text = "auto",
 		.help = "PyTorch's fully_shard: ours, or its own; auto: ours on CPUs",
 		.type = ZERO_TYPE_CHOICE, .choices = fsdp_choices, .where = USER,
+	},
+	[ZERO_OPT_PROTECT_DIR] = {
+		.name = "protect_dir", .flag = "--zero-protect-dir", .env = "ZERO_PROTECT_DIR",
+		.argument = "DIR", .default_text = "/dev/shm",
+		.help = "folder in each node's memory for what is protected",
+		.type = ZERO_TYPE_PATH, .max = PATH_MAX - 256, .where = USER, .absolute = true,
+	},
+	[ZERO_OPT_PROTECT_MAX] = {
+		.name = "protect_max", .flag = "--zero-protect-max", .env = "ZERO_PROTECT_MAX",
+		.argument = "SIZE|auto", .default_text = "auto",
+		.help = "the most of it on a node; auto: half of what is free",
+		.type = ZERO_TYPE_SIZE_OR_AUTO, .min = 0, .max = ONE_T, .where = USER,
 	},
 	[ZERO_OPT_ISA] = {
 		.name = "isa", .env = "ZERO_ISA",

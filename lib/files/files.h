@@ -278,6 +278,9 @@ struct zero_files_ops {
 				       size_t *bytes);
 	/* Reads a manifest and checks its seal and all of its members. */
 	zero_status (*manifest_read)(const char *path, struct zero_manifest **manifest);
+	/* The same of its text; `path` is a name for messages. */
+	zero_status (*manifest_parse)(const char *path, const char *text, size_t bytes,
+				      struct zero_manifest **manifest);
 	/* Lists the slices in the file of rank `rank`. The manifest must have been read. */
 	zero_status (*manifest_shard)(const struct zero_manifest *manifest, int rank,
 				      struct zero_shard_layout *layout);

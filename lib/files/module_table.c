@@ -17,6 +17,7 @@ static const struct zero_files_ops ops = {
 	.checksum = files_checksum,
 	.manifest_format = manifest_format,
 	.manifest_read = manifest_read,
+	.manifest_parse = manifest_parse,
 	.manifest_shard = manifest_shard,
 	.manifest_free = manifest_free,
 	.report_json = zero_report_json,

@@ -30,18 +30,20 @@ void zero_hooks_before_change(zero_job *job, zero_group *group, bool step)
 			job->hooks[i]->before_change(job, group, step);
 }
 
-bool zero_hooks_busy(const zero_job *job)
+unsigned zero_hooks_busy(const zero_job *job)
 {
+	unsigned busy = 0;
+
 	for (size_t i = 0; i < job->hook_count; i++)
 		if (job->hooks[i]->busy && job->hooks[i]->busy(job))
-			return true;
-	return false;
+			busy |= 1U << i;
+	return busy;
 }
 
-void zero_hooks_all_idle(zero_job *job)
+void zero_hooks_all_idle(zero_job *job, unsigned busy)
 {
 	for (size_t i = 0; i < job->hook_count; i++)
-		if (job->hooks[i]->all_idle)
+		if (job->hooks[i]->all_idle && !(busy & 1U << i))
 			job->hooks[i]->all_idle(job);
 }
 

@@ -20,7 +20,7 @@ struct zero_hooks {
 	/* In each step: whether this rank has work under way that completes once no rank is
 	   busy. */
 	bool (*busy)(const zero_job *job);
-	/* COLLECTIVE, in a step, when no rank is busy. */
+	/* COLLECTIVE, in a step, when the room is busy on no rank. */
 	void (*all_idle)(zero_job *job);
 	/* After a step that succeeded. */
 	void (*after_step)(zero_job *job);
@@ -42,8 +42,10 @@ struct zero_hooks {
 zero_status zero_hooks_check_peers(zero_job *job);
 zero_status zero_hooks_before_submit(zero_job *job);
 void zero_hooks_before_change(zero_job *job, zero_group *group, bool step);
-bool zero_hooks_busy(const zero_job *job);
-void zero_hooks_all_idle(zero_job *job);
+/* One bit for each room that is busy. */
+unsigned zero_hooks_busy(const zero_job *job);
+/* `busy` has the bits of all ranks. */
+void zero_hooks_all_idle(zero_job *job, unsigned busy);
 void zero_hooks_after_step(zero_job *job);
 void zero_hooks_after_save(zero_job *job, double seconds, uint64_t bytes, bool ok);
 zero_status zero_hooks_after_layout(zero_job *job);

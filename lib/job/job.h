@@ -82,6 +82,8 @@ struct zero_job {
 	struct zero_open_timeout *open_timeout; /* of the watch, during zero_open */
 	struct zero_job_report *report;         /* NULL: the job writes no report */
 	struct zero_save *save;                 /* in the background; NULL: none */
+	struct zero_shard_source *source;       /* what is protected, to be restored; or NULL */
+	struct zero_protect *protect;           /* NULL: nothing is protected */
 	const struct zero_hooks *const *hooks;
 	size_t hook_count;
 };

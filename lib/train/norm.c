@@ -99,7 +99,7 @@ static uint64_t factors_hash(zero_group **groups, size_t count)
 }
 
 /* One f64 carries these bits of a rank. */
-enum { BUSY = 1, STOP = 2, SUMS_EXPOSED = 4 };
+enum { STOP = 1, SUMS_EXPOSED = 2, FLAGS = 2 /* bits before those of zero_hooks_busy */ };
 
 static double own_flags(const zero_job *job, zero_group **groups, size_t count)
 {
@@ -107,7 +107,7 @@ static double own_flags(const zero_job *job, zero_group **groups, size_t count)
 
 	for (size_t g = 0; g < count; g++)
 		exposed = exposed || groups[g]->sums_exposed;
-	return (zero_hooks_busy(job) ? BUSY : 0) + (zero_stop_requested() ? STOP : 0) +
+	return (zero_hooks_busy(job) << FLAGS) + (zero_stop_requested() ? STOP : 0) +
 	       (exposed ? SUMS_EXPOSED : 0);
 }
 
@@ -118,13 +118,13 @@ struct from_rank {
 
 static struct zero_step_agreed fold(const struct from_rank *all, size_t world)
 {
-	struct zero_step_agreed agreed = {.all_idle = true};
+	struct zero_step_agreed agreed = {.busy = 0};
 
 	for (size_t rank = 0; rank < world; rank++) {
-		int flags = (int)all[rank].flags;
+		unsigned flags = (unsigned)all[rank].flags;
 
 		agreed.samples += all[rank].samples;
-		agreed.all_idle = agreed.all_idle && !(flags & BUSY);
+		agreed.busy |= flags >> FLAGS;
 		agreed.stop = agreed.stop || flags & STOP;
 		agreed.sums_exposed = agreed.sums_exposed || flags & SUMS_EXPOSED;
 	}
@@ -147,7 +147,7 @@ static bool is_told(const zero_job *job, const zero_adamw *adamw, zero_group **g
 static struct zero_step_agreed take_told(zero_job *job)
 {
 	job->trainer->told = false;
-	return (struct zero_step_agreed){.stop = job->trainer->told_stop};
+	return (struct zero_step_agreed){.stop = job->trainer->told_stop, .busy = ~0U};
 }
 
 zero_status zero_step_agree(zero_job *job, zero_status status, const zero_adamw *adamw,
@@ -229,7 +229,8 @@ zero_status zero_backward_end(zero_job *job, unsigned char *flags, size_t count)
 	unsigned char *mine = malloc((world + 1) * row), *all = mine ? mine + row : NULL;
 	double own = own_flags(job, NULL, 0);
 	zero_status status = ZERO_OK;
-	bool idle = true, stop = false;
+	unsigned busy = 0;
+	bool stop = false;
 
 	if (mine) {
 		memcpy(mine, &own, sizeof(own));
@@ -248,16 +249,15 @@ zero_status zero_backward_end(zero_job *job, unsigned char *flags, size_t count)
 		const unsigned char *theirs = all + rank * row;
 
 		memcpy(&own, theirs, sizeof(own));
-		idle = idle && !((int)own & BUSY);
-		stop = stop || ((int)own & STOP);
+		busy |= (unsigned)own >> FLAGS;
+		stop = stop || ((unsigned)own & STOP);
 		for (size_t i = 0; i < count; i++)
 			flags[i] |= theirs[sizeof(own) + i];
 	}
 	free(mine);
 	if (status)
 		return status;
-	if (idle)
-		zero_hooks_all_idle(job);
+	zero_hooks_all_idle(job, busy);
 	job->trainer->told = true;
 	job->trainer->told_stop = stop;
 	return ZERO_OK;

@@ -168,8 +168,8 @@ zero_status zero_step_end(zero_job *job, bool *stop)
 	else if (!ops)
 		status = zero_fail(ZERO_E_MEMORY, "no memory for zero_step_end");
 	status = zero_step_agree_end(job, status, &agreed);
-	if (!status && agreed.all_idle)
-		zero_hooks_all_idle(job);
+	if (!status)
+		zero_hooks_all_idle(job, agreed.busy);
 	if (!status)
 		status = end_groups(job, ops);
 	free(ops);

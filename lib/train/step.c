@@ -516,8 +516,8 @@ static zero_status run_step(struct step *step, zero_status status, zero_step_res
 	status = zero_step_agree(job, status, step->adamw, step->groups, step->count, &agreed);
 	if (!status)
 		set_stepped(step);
-	if (!status && agreed.all_idle)
-		zero_hooks_all_idle(job);
+	if (!status)
+		zero_hooks_all_idle(job, agreed.busy);
 	if (!status)
 		status = take_step(step, &agreed, result);
 	free(step->ops);

@@ -116,7 +116,7 @@ uint64_t zero_groups_hash(zero_group **groups, size_t count);
 /* What a step knows of all ranks on the host. */
 struct zero_step_agreed {
 	double samples;    /* of all ranks */
-	bool all_idle;     /* no rank is busy, see struct zero_hooks */
+	unsigned busy;     /* rooms that are busy on some rank, see zero_hooks_busy */
 	bool stop;         /* a signal of zero_stop_on came to some rank */
 	bool sums_exposed; /* by zero_gradient_shard at stage 0, on some rank */
 };

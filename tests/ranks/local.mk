@@ -176,6 +176,11 @@ check_PROGRAMS += tests/ranks/none_lost
 tests_ranks_none_lost_SOURCES = tests/ranks/none_lost.c tests/ranks/ranks.h
 tests_ranks_none_lost_LDFLAGS = $(ranks_link)
 
+# A job that protects itself: protect.sh of tests/ranks and of tests/slurm run it.
+check_PROGRAMS += tests/ranks/protect
+tests_ranks_protect_SOURCES = tests/ranks/protect.c tests/ranks/ranks.h
+tests_ranks_protect_LDFLAGS = $(ranks_link)
+
 # A job that loses a rank: tests/ranks/lost.sh and tests/slurm/lost.sh run it.
 check_PROGRAMS += tests/ranks/lost
 tests_ranks_lost_SOURCES = tests/ranks/lost.c tests/ranks/ranks.h

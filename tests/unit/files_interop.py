@@ -22,7 +22,7 @@ except ImportError as error:
     sys.exit(77)
 
 MAX_DIMS = 8
-ABI = 15
+ABI = 16
 OK, E_FORMAT = 0, 5
 # enum zero_dtype, from 1 on, by the names that the package has for them
 DTYPES = ["F32", "F16", "BF16", "F64", "I64", "I32", "U8", "BOOL"]

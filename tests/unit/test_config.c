@@ -22,11 +22,11 @@ START_TEST(defaults_are_options)
 		 ":3:3: isa cannot be set in a file: use ZERO_ISA"},
 		{"version: 1\ndefaults:\n  tasks: 3\n",
 		 ":3:3: there is no option 'tasks': the options are stage, shard, offload, states, "
-		 "report, "
+		 "report, protect, "
 		 "stream_chunk, stream_threshold, stream, flatten, allgather, bucket, "
 		 "gather_limit, "
 		 "gather_dtype, vram_reserve, backend, preload, preload_path, python, "
-		 "fsdp"},
+		 "fsdp, protect_dir, protect_max"},
 		{"version: 1\ndefaults:\n  stage: 4\n",
 		 ":3:10: stage: '4' is out of range: 0 to 3 is allowed"},
 		{"version: 1\ndefaults:\n  stage: [3]\n",

@@ -229,11 +229,12 @@ START_TEST(defaults)
 	text = zero_settings_format(&settings);
 	ck_assert_str_eq(
 		text,
-		"stage=3 shard=all offload=none states=f32 config= report= "
+		"stage=3 shard=all offload=none states=f32 config= report= protect=program "
 		"stream_chunk=41943040 stream_threshold=auto stream=no flatten=auto "
 		"allgather=auto bucket=1073741824 gather_limit=auto gather_dtype=param "
 		"vram_reserve=5%25 backend=auto preload=yes "
-		"preload_path= python=yes fsdp=auto isa=auto share=0 threads=0 reduce=nccl nccl= "
+		"preload_path= python=yes fsdp=auto protect_dir=/dev/shm "
+		"protect_max=auto isa=auto share=0 threads=0 reduce=nccl nccl= "
 		"nccl_cta=auto open_seconds=120 "
 		"watch_seconds=5 stall_seconds=1800 end_seconds=60 on_fault=abort "
 		"check=0 tasks=0 budget=0 "

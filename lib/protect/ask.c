@@ -1,0 +1,166 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What a rank asks of others: to keep a copy, and to read a file of their node. */
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/sendfile.h>
+#include <sys/time.h>
+#include <unistd.h>
+
+#include "core/clock.h"
+#include "protect/protect_internal.h"
+
+enum { CONNECT_SECONDS = 10, SILENCE_SECONDS = 30, PIECE = 1 << 20 };
+
+static zero_status lost(struct zero_protect_ask *ask, int rank, const char *what)
+{
+	struct zero_protect_peer *peer = &ask->peers[rank];
+	zero_status status = zero_fail(ZERO_E_FILE, "rank %d on node %s does not %s: %s", rank,
+				       ask->addresses[rank].node, what,
+				       errno ? strerror(errno) : "it has closed the connection");
+
+	if (peer->fd >= 0)
+		close(peer->fd);
+	peer->fd = -1;
+	return status;
+}
+
+static zero_status connect_to(struct zero_protect_ask *ask, int rank)
+{
+	struct timeval patience = {.tv_sec = SILENCE_SECONDS};
+	_Atomic int connecting = -1;
+	struct zero_dial dial = {.address = ask->addresses[rank],
+				 .hello = {.rank = ask->rank, .wanted = rank},
+				 .over = &ask->over,
+				 .connecting = &connecting};
+	int fd;
+
+	if (ask->peers[rank].fd >= 0)
+		return ZERO_OK;
+	memcpy(dial.hello.cookie, ask->cookie, sizeof(dial.hello.cookie));
+	snprintf(dial.hello.node, sizeof(dial.hello.node), "%s", ask->node);
+	zero_dial_prepare(&dial);
+	fd = zero_dial(&dial, zero_seconds() + CONNECT_SECONDS);
+	if (fd < 0)
+		return zero_fail(ZERO_E_FILE, "rank %d on node %s cannot be reached: %s", rank,
+				 ask->addresses[rank].node, dial.why);
+	fcntl(fd, F_SETFL, fcntl(fd, F_GETFL) & ~O_NONBLOCK);
+	setsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &patience, sizeof(patience));
+	setsockopt(fd, SOL_SOCKET, SO_SNDTIMEO, &patience, sizeof(patience));
+	ask->peers[rank].fd = fd;
+	return ZERO_OK;
+}
+
+static bool send_all(int fd, const void *data, size_t bytes, int flags)
+{
+	const char *at = data;
+
+	while (bytes) {
+		ssize_t sent = send(fd, at, bytes, MSG_NOSIGNAL | flags);
+
+		if (sent < 0 && errno == EINTR)
+			continue;
+		if (sent <= 0)
+			return false;
+		at += sent;
+		bytes -= (size_t)sent;
+	}
+	return true;
+}
+
+static bool receive_all(int fd, void *to, size_t bytes)
+{
+	char *at = to;
+
+	errno = 0;
+	while (bytes) {
+		ssize_t got = recv(fd, at, bytes, 0);
+
+		if (got < 0 && errno == EINTR)
+			continue;
+		if (got <= 0)
+			return false;
+		at += got;
+		bytes -= (size_t)got;
+	}
+	return true;
+}
+
+zero_status zero_protect_get(struct zero_protect_ask *ask, int rank,
+			     const struct zero_protect_name *name, uint64_t at, void *to,
+			     size_t bytes)
+{
+	struct zero_protect_request request = {
+		.kind = ZERO_PROTECT_GET, .name = *name, .at = at, .bytes = bytes};
+	struct zero_protect_answer answer;
+	zero_status status = connect_to(ask, rank);
+	int fd = ask->peers[rank].fd;
+
+	if (status)
+		return status;
+	if (!send_all(fd, &request, sizeof(request), 0) ||
+	    !receive_all(fd, &answer, sizeof(answer)) ||
+	    (!answer.error && !receive_all(fd, to, bytes)))
+		return lost(ask, rank, "send what it has protected");
+	if (answer.error)
+		return zero_fail(ZERO_E_FILE,
+				 "rank %d on node %s cannot read what it has protected: %s", rank,
+				 ask->addresses[rank].node, strerror((int)answer.error));
+	return ZERO_OK;
+}
+
+static bool send_file(const struct zero_protect_ask *ask, int fd, int file, uint64_t bytes)
+{
+	off_t at = 0;
+
+	errno = 0;
+	while ((uint64_t)at < bytes) {
+		uint64_t left = bytes - (uint64_t)at;
+		ssize_t sent = sendfile(fd, file, &at, left < PIECE ? (size_t)left : PIECE);
+
+		if (sent < 0 && errno == EINTR)
+			continue;
+		if (sent <= 0 || atomic_load(&ask->over))
+			return false;
+	}
+	return true;
+}
+
+zero_status zero_protect_put(struct zero_protect_ask *ask, int rank,
+			     const struct zero_protect_name *name, const void *record,
+			     size_t record_bytes, int shard, uint64_t bytes, uint64_t rate)
+{
+	struct zero_protect_request request = {
+		.kind = ZERO_PROTECT_PUT, .name = *name, .bytes = bytes, .record = record_bytes};
+	struct zero_protect_answer answer;
+	zero_status status = connect_to(ask, rank);
+	int fd = ask->peers[rank].fd;
+
+	if (status)
+		return status;
+	if (!rate)
+		rate = ~UINT64_C(0);
+	/* The kernel paces it, so that the job's own traffic is not behind a burst. */
+	setsockopt(fd, SOL_SOCKET, SO_MAX_PACING_RATE, &rate, sizeof(rate));
+	if (!send_all(fd, &request, sizeof(request), MSG_MORE) ||
+	    !send_all(fd, record, record_bytes, MSG_MORE) || !send_file(ask, fd, shard, bytes) ||
+	    !receive_all(fd, &answer, sizeof(answer)))
+		return lost(ask, rank, "keep a copy");
+	if (answer.error)
+		return zero_fail(ZERO_E_FILE,
+				 "rank %d on node %s cannot keep a copy of %llu bytes: %s", rank,
+				 ask->addresses[rank].node, (unsigned long long)bytes,
+				 strerror((int)answer.error));
+	return ZERO_OK;
+}
+
+void zero_protect_ask_end(struct zero_protect_ask *ask)
+{
+	for (int rank = 0; ask->peers && rank < ask->world; rank++)
+		if (ask->peers[rank].fd >= 0)
+			close(ask->peers[rank].fd);
+	free(ask->peers);
+	ask->peers = NULL;
+}

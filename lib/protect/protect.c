@@ -1,0 +1,350 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * zero_protect: after a step each rank writes its shard to its node's memory and a copy to its
+ * partner's, while training goes on. That all ranks have both is known with a later step's own
+ * exchange. The slot of the protection before the last complete one is written next, so that one is
+ * complete at any moment.
+ */
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "core/available_memory.h"
+#include "core/clock.h"
+#include "protect/protect.h"
+#include "protect/protect_internal.h"
+
+/* Of the time that it has, what a paced push takes. */
+#define PACE 0.7
+
+enum { MOST_SKIPPED = 1024 };
+
+/* ---- when ------------------------------------------------------------------------------------ */
+
+/* K; 0: as often as the one before is complete; -1: never. */
+static int64_t interval(const zero_job *job, uint64_t every)
+{
+	uint64_t setting = job->settings.value[ZERO_OPT_PROTECT].number;
+
+	if (setting == ZERO_PROTECT_NO)
+		return -1;
+	if (setting == ZERO_PROTECT_AUTO)
+		return 0;
+	return (int64_t)(setting == ZERO_PROTECT_PROGRAM ? every : setting);
+}
+
+bool zero_protect_due(const zero_job *job, uint64_t every, uint64_t step)
+{
+	const struct zero_protect *protect = job->protect;
+	int64_t steps = interval(job, every);
+
+	if (steps < 0 || (protect && (protect->off || step < protect->skip_until)))
+		return false;
+	return steps ? step % (uint64_t)steps == 0 : !protect || !protect->save;
+}
+
+/* ---- what a failure costs -------------------------------------------------------------------- */
+
+/* The last error, of any rank, costs the protection. It is tried again after twice as many steps
+   as the time before. */
+static void give_up(struct zero_protect *protect, uint64_t step)
+{
+	uint64_t skip = protect->failures < 10 ? UINT64_C(1) << protect->failures : MOST_SKIPPED;
+	int rank = protect->job->place.rank;
+
+	protect->skip_until = step + 1 + skip;
+	if (rank == 0 && !protect->failures)
+		fprintf(stderr,
+			"zero: step %llu is not protected: %s; the job goes on, and protects "
+			"again when it can\n",
+			(unsigned long long)step, zero_last_error());
+	protect->failures++;
+}
+
+/* ---- the thread ------------------------------------------------------------------------------ */
+
+static zero_status seal_and_push(struct zero_save *save)
+{
+	struct zero_protect *protect = save->context;
+	struct zero_protect_record *record = protect->record;
+	struct zero_protect_name name = protect->name;
+	int partner = protect->partners[save->job->place.rank], shard = -1;
+	uint64_t bytes;
+	zero_status status;
+
+	record->shard = zero_save_summarize(save);
+	zero_protect_seal(protect->files, record);
+	bytes = zero_protect_record_bytes(record);
+	name.record = 1;
+	status = zero_protect_file_put(&protect->folder, &name, record, bytes);
+	if (status || partner < 0)
+		return status;
+	status = zero_protect_file_open(&protect->folder, &protect->name, false, &shard);
+	if (!status)
+		status = zero_protect_put(&protect->ask, partner, &protect->name, record, bytes,
+					  shard, record->shard.bytes, protect->rate);
+	if (shard >= 0)
+		close(shard);
+	return status;
+}
+
+/* ---- one protection -------------------------------------------------------------------------- */
+
+/* What this node may hold, divided among its ranks: two protections of each and of its partner. */
+static zero_status check_size(const struct zero_protect *protect, uint64_t bytes)
+{
+	const zero_job *job = protect->job;
+	const struct zero_value *most = &job->settings.value[ZERO_OPT_PROTECT_MAX];
+	uint64_t files = protect->nodes.count > 1 ? 4 : 2;
+	uint64_t ranks = protect->nodes.ranks[protect->nodes.of[job->place.rank]];
+	uint64_t limit = most->kind == ZERO_VALUE_AUTO ? protect->memory / 2 : most->number;
+
+	if (files * ranks * bytes <= limit)
+		return ZERO_OK;
+	return zero_fail(ZERO_E_MEMORY,
+			 "it takes %llu bytes of the memory of node %s (%llu files of %llu ranks, "
+			 "of %llu bytes), and protect_max allows %llu",
+			 (unsigned long long)(files * ranks * bytes), job->place.node,
+			 (unsigned long long)files, (unsigned long long)ranks,
+			 (unsigned long long)bytes, (unsigned long long)limit);
+}
+
+/* The record, but for what is known once the shard is written. Rank 0's has the manifest. */
+static zero_status make_record(struct zero_protect *protect, const zero_protect_options *options)
+{
+	struct zero_save *save = protect->save;
+	const zero_job *job = protect->job;
+	struct zero_protect_record head = {.token = protect->token,
+					   .step = save->step,
+					   .own_bytes = options->own ? options->own_bytes : 0,
+					   .rank = job->place.rank,
+					   .world = job->place.world};
+	zero_status status = ZERO_OK;
+	char *manifest = NULL, *at;
+	size_t bytes = 0;
+
+	if (job->place.rank == 0) {
+		save->has_user = options->user;
+		save->user_bytes = options->user ? options->user_bytes : 0;
+		save->user_checksum = protect->files->checksum(options->user, save->user_bytes);
+		status = zero_save_describe(save);
+		if (!status)
+			status = zero_save_make_manifest(save, &manifest, &bytes);
+		if (status)
+			return status;
+		head.user_bytes = save->user_bytes;
+		head.manifest_bytes = bytes;
+	}
+	protect->record = malloc(zero_protect_record_bytes(&head));
+	if (!protect->record) {
+		free(manifest);
+		return zero_fail(ZERO_E_MEMORY, "no memory for a record");
+	}
+	*protect->record = head;
+	at = (char *)(protect->record + 1);
+	if (head.user_bytes)
+		memcpy(at, options->user, head.user_bytes);
+	if (head.own_bytes)
+		memcpy(at + head.user_bytes, options->own, head.own_bytes);
+	if (manifest)
+		memcpy(at + head.user_bytes + head.own_bytes, manifest, bytes);
+	free(manifest);
+	return ZERO_OK;
+}
+
+/* Makes the shard's file ready to be written; what was there is no protection any more. */
+static zero_status make_file(struct zero_protect *protect)
+{
+	struct zero_save *save = protect->save;
+	struct zero_protect_name record = protect->name;
+	zero_status status = check_size(protect, save->out.bytes);
+
+	if (status)
+		return status;
+	record.record = 1;
+	zero_protect_file_remove(&protect->folder, &record);
+	status = zero_protect_file_open(&protect->folder, &protect->name, true, &save->out.fd);
+	if (!status && ftruncate(save->out.fd, (off_t)save->out.bytes))
+		status = zero_file_error("set the size of", save->file);
+	return status;
+}
+
+static zero_status prepare(struct zero_protect *protect, const zero_protect_options *options,
+			   uint64_t step)
+{
+	zero_job *job = protect->job;
+	zero_status status = zero_save_new(job, protect->folder.path, step, &protect->save);
+	struct zero_save *save = protect->save;
+
+	protect->name = (struct zero_protect_name){
+		.token = protect->token, .rank = job->place.rank, .slot = protect->turn & 1};
+	if (!status &&
+	    asprintf(&save->path, "the protection of step %llu", (unsigned long long)step) < 0)
+		save->path = NULL;
+	if (!status && (!save->path ||
+			asprintf(&save->file, "%s in %s", save->path, protect->folder.path) < 0))
+		save->file = NULL;
+	if (!status && !save->file)
+		status = zero_fail(ZERO_E_MEMORY, "no memory to protect");
+	if (status)
+		return status;
+	save->out.path = save->file;
+	save->after_write = seal_and_push;
+	save->context = protect;
+	status = zero_save_plan(save);
+	if (!status)
+		status = make_record(protect, options);
+	return status ? status : make_file(protect);
+}
+
+static void drop_save(struct zero_protect *protect, zero_status status)
+{
+	if (protect->save && status)
+		zero_save_close(protect->save, status);
+	zero_save_free(protect->save);
+	free(protect->record);
+	protect->save = NULL;
+	protect->record = NULL;
+}
+
+static bool stays(const void *context, const struct zero_protect_name *name)
+{
+	const struct zero_protect *protect = context;
+
+	return name->token == protect->token || zero_protect_is_found(protect, name);
+}
+
+static bool is_ours(const void *context, const struct zero_protect_name *name)
+{
+	return name->token == ((const struct zero_protect *)context)->token;
+}
+
+/* COLLECTIVE. All ranks have written, or failed to. */
+static void complete(zero_job *job)
+{
+	struct zero_protect *protect = job->protect;
+	uint64_t step;
+	zero_status status;
+
+	if (!protect || !protect->save)
+		return;
+	step = protect->save->step;
+	status = zero_save_join(protect->save);
+	status = zero_submit_wait(&job->all, status, NULL, 0, ZERO_WORK_CHECKPOINT,
+				  "the protection of step %llu", (unsigned long long)step);
+	if (status) {
+		give_up(protect, step);
+	} else {
+		/* What an attempt before has left is needed no more. */
+		if (!protect->turn++)
+			zero_protect_folder_clean(&protect->folder, is_ours, protect);
+		protect->failures = 0;
+		zero_protect_forget(protect);
+	}
+	drop_save(protect, ZERO_OK);
+}
+
+/* The push takes a part of the time of one step, or of those until the next one where it is as
+   often as it goes. */
+static void set_pace(struct zero_protect *protect, bool as_often)
+{
+	uint64_t step = protect->save->step, steps = step - protect->begun_step;
+	double now = zero_seconds(), most = PACE * (now - protect->begun);
+
+	if (steps && !as_often)
+		most /= (double)steps;
+	protect->rate =
+		protect->begun > 0 ? (uint64_t)((double)protect->save->out.bytes / most) + 1 : 0;
+	protect->begun = now;
+	protect->begun_step = step;
+}
+
+/* COLLECTIVE. */
+static zero_status begin(struct zero_protect *protect, const zero_protect_options *options,
+			 uint64_t step)
+{
+	zero_job *job = protect->job;
+	zero_status status = prepare(protect, options, step);
+
+	status = zero_submit_wait(&job->all, status, NULL, 0, ZERO_WORK_CHECKPOINT,
+				  "begin of the protection of step %llu", (unsigned long long)step);
+	if (status) {
+		give_up(protect, step);
+		drop_save(protect, status);
+		return status == ZERO_E_COMM ? status : ZERO_OK;
+	}
+	if (!protect->turn)
+		zero_protect_folder_clean(&protect->folder, stays, protect);
+	set_pace(protect, !interval(job, options->every));
+	zero_save_start(protect->save);
+	return ZERO_OK;
+}
+
+zero_status zero_protect(zero_job *job, const zero_protect_options *options)
+{
+	static const zero_protect_options defaults;
+	const char *before = zero_set_current_call(job, "zero_protect");
+	zero_status status = zero_save_check(job, "zero_protect");
+	uint64_t step;
+
+	options = options ? options : &defaults;
+	step = options->step ? options->step : job->trainer->steps;
+	if (!status && !job->protect && interval(job, options->every) >= 0)
+		status = zero_protect_open(job);
+	if (!status && zero_protect_due(job, options->every, step)) {
+		/* Every K-th step: the one before has to be complete. */
+		complete(job);
+		if (zero_protect_due(job, options->every, step))
+			status = begin(job->protect, options, step);
+	}
+	zero_set_current_call(job, before);
+	return status;
+}
+
+/* ---- in the life of a job -------------------------------------------------------------------- */
+
+static void before_change(zero_job *job, zero_group *group, bool step)
+{
+	if (job->protect)
+		zero_save_snapshot(job->protect->save, group, step);
+}
+
+static bool is_writing(const zero_job *job)
+{
+	return job->protect && job->protect->save && !job->protect->save->written;
+}
+
+static void before_close(zero_job *job, bool together)
+{
+	struct zero_protect *protect = job->protect;
+	struct zero_saved_error before;
+
+	if (!protect)
+		return;
+	zero_error_save(&before);
+	if (protect->save && !together) {
+		pthread_mutex_lock(&protect->save->lock);
+		protect->save->cancelled = true;
+		pthread_mutex_unlock(&protect->save->lock);
+		atomic_store(&protect->ask.over, true);
+		zero_save_join(protect->save);
+	} else if (protect->save) {
+		zero_save_join(protect->save);
+	}
+	drop_save(protect, ZERO_OK);
+	/* No rank's server may end while another pushes. */
+	if (together)
+		zero_submit_wait(&job->all, ZERO_OK, NULL, 0, ZERO_WORK_CHECKPOINT,
+				 "end of the protection");
+	zero_protect_close(job, together);
+	zero_error_restore(&before);
+}
+
+const struct zero_hooks zero_protect_hooks = {
+	.before_change = before_change,
+	.busy = is_writing,
+	.all_idle = complete,
+	.before_close = before_close,
+};

@@ -1,0 +1,158 @@
+#!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
+# A job that protects itself in the memory of its nodes goes on with the same values after a rank
+# was killed at a random moment, with its node's memory or without, at most one step that was
+# complete is lost, and what is damaged is never taken. Each rank is on a node of its own, whose
+# memory is a folder (tests/double/nodes.c). ZERO_TEST_KILLS (3) is the number of kills; check-soak
+# has 100.
+. "${top_srcdir:?run me by make check}/tests/common.sh"
+
+need mpi
+scratch
+RANDOM=${ZERO_TEST_SEED:=$RANDOM}
+echo "ZERO_TEST_SEED=$ZERO_TEST_SEED"
+export ZERO_BACKEND=host program=$top_builddir/tests/ranks/protect nodes=$scratch/nodes
+export OMPI_MCA_rmaps_base_oversubscribe=1 places="0 1 2"
+kills=${ZERO_TEST_KILLS:-3} steps=8 runs=0
+
+broken() {
+	cat "$scratch/out" >&2
+	fail "$*; ZERO_TEST_SEED=$ZERO_TEST_SEED"
+}
+
+# run RANKS STEPS K [RANK STEP MICROSECONDS]: in $run, on the nodes of $places
+run() {
+	local ranks=$1 began=$SECONDS
+	shift
+	# shellcheck disable=SC2016 # expanded by the ranks
+	ZERO_RUN=$run timeout -k 5 120 "$ZERORUN" --zero-preload=no -n "$ranks" bash -c '
+		from="protect_dir=/dev/shm" places=($places)
+		to=protect_dir=$nodes/${places[PMIX_RANK]}
+		export ZERO_RESOLVED=${ZERO_RESOLVED/$from/$to}
+		export LD_PRELOAD=$top_builddir/tests/double/.libs/nodes.so DOUBLE_RANKS_OF_NODE=1
+		exec "$program" "$@"' sh "$@" >"$scratch/out" 2>&1 </dev/null
+	status=$?
+	# its status is 137 too where a rank was killed
+	((SECONDS - began < 120)) || broken "$ranks ranks, $*: it hangs"
+}
+
+new_nodes() {
+	rm -rf "$nodes" && mkdir -p "$nodes"/{0,1,2}
+	run=run$((++runs))
+}
+
+# The values after each step of three ranks that nothing happens to.
+new_nodes
+run 3 $steps 1
+((status == 0)) || broken "nothing happens: status $status"
+! grep -v '^step ' "$scratch/out" || broken "nothing happens: something is printed"
+declare -A digest
+while read -r _ step value; do
+	digest[$step]=$value
+done <"$scratch/out"
+((${#digest[@]} == steps)) || broken "nothing happens: ${#digest[@]} steps"
+! find "$nodes" -mindepth 2 | grep . || fail "what was protected is left after a good end"
+
+# Each line has the values of that step; sets `last`, the last step that was complete.
+same_values() {
+	local what step value
+	while read -r what step value; do
+		[[ $what == step || $what == from ]] || continue
+		[[ ${digest[$step]} == "$value" ]] || broken "$*: other values of step $step"
+		last=$step
+	done <"$scratch/out"
+}
+
+# goes_on WORDS RANKS LEAST: it restores step LEAST or a later one
+goes_on() {
+	local from
+	run "$2" $steps 1
+	((status == 0)) || broken "$1: status $status"
+	from=$(sed -n 's/^from \([0-9]*\) .*/\1/p' "$scratch/out")
+	((${from:-0} >= $3)) || broken "$1: it goes on from step ${from:-0}, not from $3 or later"
+	[[ ! $from || ${digest[$from]} == "$(sed -n "s/^from $from //p" "$scratch/out")" ]] ||
+		broken "$1: other values are restored"
+	(($2 != 3)) || same_values "$1"
+}
+
+# A rank is killed; sets `last`.
+kill_one() {
+	last=0
+	run 3 $steps 1 "$@"
+	same_values "killed at $*"
+}
+
+for ((i = 0; i < kills; i++)); do
+	new_nodes
+	rank=$((RANDOM % 3)) step=$((RANDOM % (steps - 3) + 3))
+	kill_one $rank $step $((RANDOM % 6000))
+	((status == 0)) && continue # it was over sooner
+	what="rank $rank killed after $last steps"
+	if ((RANDOM % 3)); then
+		rm -rf "${nodes:?}/$rank" && mkdir "$nodes/$rank"
+		what+=", with its node"
+	fi
+	least=$((last - 1)) before=$last
+	if ((RANDOM % 2)); then # a second one, while what the first left is read, or soon after
+		kill_one $((RANDOM % 3)) $((least + 1 + RANDOM % 2)) $((RANDOM % 3000))
+		what+=", and another"
+		((status)) || continue
+		((last > before)) || last=$before
+		least=$((last > before ? last - 1 : least))
+	fi
+	((least > 0)) || least=0
+	if ((RANDOM % 4)); then
+		goes_on "$what" 3 $least
+	else # on the other two nodes
+		places=${places/$rank /} places=${places% "$rank"} goes_on "$what" 2 $least
+	fi
+done
+
+# Bits that flip are noticed, and the other copy is read, or the step before.
+new_nodes
+kill_one 1 6 100
+mapfile -t files < <(find "$nodes" -name '*.shard' -o -name '*.record')
+((${#files[@]} >= 12)) || broken "${#files[@]} files"
+for file in "${files[@]:0:2}" "${files[RANDOM % ${#files[@]}]}"; do
+	at=$((RANDOM * 32768 + RANDOM)) && at=$((at % $(stat -c %s "$file")))
+	byte=$(od -An -tu1 -j$at -N1 "$file")
+	printf '%b' "\\x$(printf %x $((byte ^ 64)))" | dd of="$file" bs=1 seek=$at conv=notrunc 2>&-
+done
+goes_on "flipped bits" 3 0
+
+# Both partners are lost: it says so.
+new_nodes
+kill_one 2 5 100
+rm -rf "$nodes"/{1,2}/*
+ZERO_RESTART=1 goes_on "two nodes lost" 3 0
+grep -q '^zero: no step in the memory of the nodes is complete' "$scratch/out" ||
+	broken "two nodes lost: nothing is said"
+
+# Another model, and another run, find nothing.
+new_nodes
+kill_one 2 5 100
+run=another
+goes_on "another run" 3 0
+! grep -q '^from' "$scratch/out" || broken "another run restores"
+
+# What cannot be protected costs no more than that.
+unprotected() {
+	((status == 0)) || broken "$1: status $status"
+	(($(grep -cE "$2" "$scratch/out") == 1)) || broken "$1: it is not said once"
+	(($(grep -c '^step ' "$scratch/out") == steps)) || broken "$1: not all steps"
+}
+new_nodes
+ZERO_PROTECT_MAX=100K run 3 $steps 1
+unprotected "no room" '^zero: step 1 is not protected: .* protect_max allows 102400; '
+new_nodes
+mkdir "$nodes/1/other" && ln -s "$nodes/1/other" "$nodes/1/zero-$(id -u)"
+run 3 $steps 1
+unprotected "a link" "^zero: nothing is protected: .*/nodes/1/zero-$(id -u): "
+[[ ! $(ls "$nodes/1/other") ]] || fail "a link was followed"
+new_nodes
+mkdir -m 755 "$nodes/2/zero-$(id -u)"
+run 3 $steps 1
+unprotected "an open folder" '^zero: nothing is protected: .* has the mode 755; '
+new_nodes
+ZERO_PROTECT=no run 3 $steps 1
+((status == 0)) && [[ ! $(find "$nodes" -type f) ]] || broken "protect=no"
