@@ -761,8 +761,8 @@ zero_status zero_export(zero_job *job, const char *path);
 /* ---- protection: a lost node costs a step ---------------------------------------------------- */
 
 typedef struct zero_protect_options {
-	/* Protects after each step whose number is a multiple of this; 0: as often as the one before
-	   is complete. The option `protect` overrides it. */
+	/* It is due after each step whose number is a multiple of this; with 0 when the one before is
+	   complete. The option `protect` overrides it. */
 	uint64_t every;
 	uint64_t step; /* as in zero_save_options */
 	/* Bytes of the program. Rank 0's come back on all ranks, with zero_restore. Copied. */

@@ -14,6 +14,7 @@ PYTHON_FILES = \
 	python/slurm_zero/_overlay.py \
 	python/slurm_zero/_param.py \
 	python/slurm_zero/_plan.py \
+	python/slurm_zero/_protect.py \
 	python/slurm_zero/_rank0.py \
 	python/slurm_zero/_rendezvous.py \
 	python/slurm_zero/_saved.py \
@@ -32,6 +33,7 @@ TORCH_TESTS = \
 	python/tests/meshes.sh \
 	python/tests/models.sh \
 	python/tests/refused.sh \
+	python/tests/protected.sh \
 	python/tests/saved.sh \
 	python/tests/unedited.sh
 TESTS += $(TORCH_TESTS)
@@ -60,6 +62,7 @@ EXTRA_DIST += $(PYTHON_FILES) \
 	python/tests/optimizers.py \
 	python/tests/pipeline.py \
 	python/tests/planned.py \
+	python/tests/protect.py \
 	python/tests/refused.py \
 	python/tests/rendezvous.py \
 	python/tests/steps.py \

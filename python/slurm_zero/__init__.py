@@ -7,7 +7,7 @@ torch` itself imports the part that starts programs which nobody edits.
 
 __all__ = [
     "AdamW", "AdamW8bit", "Error", "FlatShard", "FullyShardedModule", "MixedPrecisionPolicy",
-    "Muon", "export", "fully_shard", "init", "load", "memory", "meta", "no_sync", "plan",
+    "Muon", "export", "fully_shard", "init", "load", "memory", "meta", "no_sync", "plan", "protect",
     "replace_fsdp2", "reset", "restore", "save", "save_wait", "stop_on", "stopping", "traffic",
 ]
 

@@ -28,6 +28,7 @@ from ._group import Group, MixedPrecisionPolicy
 from ._job import Job
 from ._module import FullyShardedModule, become_sharded
 from ._param import DTYPES, STORED, require_filled
+from ._protect import Protection
 from ._rendezvous import make_store
 from ._tensor import FlatShard, install_dispatch
 
@@ -548,6 +549,32 @@ def restore(model: Any, optimizer: Optimizer | list[Optimizer] | None, path: str
     extra}, or None, with nothing changed, if there is no checkpoint. All ranks call it."""
     models, optimizers = _require_all(model), _as_list(optimizer)
     return _checkpoint.restore(_job, models, optimizers, os.fspath(path), convert)
+
+
+def protect(model: Any, optimizer: Optimizer | list[Optimizer], *, every: int = 1,
+            extra: Callable[[], Any] | None = None, folder: str | os.PathLike | None = None,
+            ) -> dict[str, Any] | None:
+    """Called once, before the first step. Restores what an attempt of this run before has left in
+    the memory of the nodes, or the latest checkpoint of the folder if that is newer, and returns
+    what restore returns: {path, step, extra}, or None if there is neither. After every `every`-th
+    step, each rank's part of the model and of the optimizer is then copied to the memory of its
+    node and of another, while training goes on, so that the loss of a node costs a step; see
+    zerorun --max-restarts, which starts the job again. 0 for `every`: as often as that takes. The
+    option protect overrides it.
+
+    `extra` is called at the end of the optimizer's step, and returns what JSON can hold: rank 0's
+    is kept. What the program does after it, as the step of a scheduler, it has to do once after a
+    restore. The states of the random generators of torch, Python and numpy are kept and restored,
+    at the same number of ranks. All ranks call it."""
+    models, optimizers = _require_all(model), _as_list(optimizer)
+    if not isinstance(every, int) or every < 0:
+        raise ValueError(f"every is {every!r}; it must be a whole number, 0 or more")
+    if not optimizers:
+        raise ValueError("zero.protect needs the optimizer, after whose steps it protects")
+    protection = Protection(_job, models, optimizers, every, extra)
+    found = protection.restore(None if folder is None else os.fspath(folder))
+    _job.steps.protection = protection
+    return found
 
 
 def stop_on(signal: int) -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -25,9 +25,10 @@ if TYPE_CHECKING:
 
 _TORCH = {name: dtype for name, dtype in _unsharded.DTYPES.items() if hasattr(_zero, name)}
 _DTYPES = {dtype: name for name, dtype in _TORCH.items()}
-# States of a save in the background, which keeps them until the next save or restore: [(handle,
-# name, tensor)].
+# States that are registered during a save or restore: [(handle, name, tensor)].
 _kept: list[tuple[Any, str, torch.Tensor]] = []
+# What a save in the background still writes.
+_written: list[torch.Tensor] = []
 
 
 def _forget() -> None:
@@ -90,17 +91,13 @@ def states_to_shards(optimizer: Optimizer) -> None:
                     states[key] = p._shard_spec.to_shard(value)
 
 
-def save(job: Job, models: list[torch.nn.Module], optimizers: list[Optimizer], folder: str,
-         extra: Any, keep_last: int, background: bool) -> None:
-    text = json.dumps(
-        {
-            "optimizers": [[_hyper(group) for group in o.param_groups] for o in optimizers],
-            "extra": extra,
-        }
-    )
-    _forget()
-    error, states = None, {}
+def _user_bytes(job: Job, models: list[torch.nn.Module], optimizers: list[Optimizer],
+                extra: Callable[[], Any]) -> bytes:
+    """Registers the optimizers' states. Returns what the program saves beside them."""
+    error, states, text = None, {}, ""
     try:
+        hyper = [[_hyper(group) for group in o.param_groups] for o in optimizers]
+        text = json.dumps({"optimizers": hyper, "extra": extra()})
         for param, name, tensor, whole in _states(job, optimizers):
             if not tensor.is_contiguous():
                 raise NotImplementedError(f"state {name} of {param.name} is not contiguous")
@@ -113,14 +110,33 @@ def save(job: Job, models: list[torch.nn.Module], optimizers: list[Optimizer], f
         for (param, name), (dtype, whole) in job.layout.merge(states).items():
             _register_foreign(job, param, name, dtype, whole)
         unsharded = job.layout.merge(_unsharded.copies(models))
-        user = text.encode() + b"\n" + (_unsharded.dump(unsharded) if dist.get_rank() == 0 else b"")
-        _zero.save(folder, user, job.steps.count, keep_last, background)
     except _zero.Error:
         _forget()
         if error:
             raise error from None
         raise
-    if not background:
+    return text.encode() + b"\n" + (_unsharded.dump(unsharded) if dist.get_rank() == 0 else b"")
+
+
+def save(job: Job, models: list[torch.nn.Module], optimizers: list[Optimizer], folder: str,
+         extra: Any, keep_last: int, background: bool) -> None:
+    user = _user_bytes(job, models, optimizers, lambda: extra)
+    tensors = [tensor for _, _, tensor in _kept]
+    try:
+        _zero.save(folder, user, job.steps.count, keep_last, background)
+    finally:
+        _forget()
+        _written[:] = tensors if background else []
+
+
+def protect(job: Job, models: list[torch.nn.Module], optimizers: list[Optimizer], every: int,
+            extra: Callable[[], Any], own: bytes) -> list[torch.Tensor]:
+    """Returns the tensors that have to stay until the next one: they are written meanwhile."""
+    user = _user_bytes(job, models, optimizers, extra)
+    try:
+        _zero.protect(user, own, job.steps.count, every)
+        return [tensor for _, _, tensor in _kept]
+    finally:
         _forget()
 
 
@@ -141,13 +157,16 @@ def _find(path: str) -> tuple[str | None, dict[str, list[dict[str, Any]]]]:
         folder = max(folders, key=lambda f: int(f.rpartition("-")[2]))
     folder = os.path.realpath(folder)
     with open(os.path.join(folder, "manifest.json"), encoding="utf-8") as file:
-        tensors = json.load(file)["tensors"]
-    return folder, {t["name"]: t.get("named_states", []) for t in tensors}
+        return folder, _named(file.read())
+
+
+def _named(manifest: str | bytes) -> dict[str, list[dict[str, Any]]]:
+    """{parameter: its named states}"""
+    return {t["name"]: t.get("named_states", []) for t in json.loads(manifest)["tensors"]}
 
 
 def restore(job: Job, models: list[torch.nn.Module], optimizers: list[Optimizer], path: str,
             convert: bool) -> dict[str, Any] | None:
-    _forget()
     # One rank looks, so that all of them restore the same checkpoint.
     found = [None]
     if dist.get_rank() == 0:
@@ -161,6 +180,23 @@ def restore(job: Job, models: list[torch.nn.Module], optimizers: list[Optimizer]
         raise _zero.Error(error)
     if folder is None:
         return None
+    return restore_found(job, models, optimizers, folder, named, convert)
+
+
+def restore_protected(job: Job, models: list[torch.nn.Module], optimizers: list[Optimizer],
+                      path: str | None) -> tuple[dict[str, Any] | None, bytes | None]:
+    """What restore returns, of the memory of the nodes or of the checkpoint, which is newer; and
+    the bytes of this rank."""
+    folder, manifest, own = _zero.protect_find(path)
+    if folder is None:
+        return None, None
+    if manifest is None:
+        return restore(job, models, optimizers, folder, False), None
+    return restore_found(job, models, optimizers, folder, _named(manifest), False), own
+
+
+def restore_found(job: Job, models: list[torch.nn.Module], optimizers: list[Optimizer],
+                  folder: str, named: dict, convert: bool) -> dict[str, Any]:
     # Without optimizers the library does not ask for their states.
     fresh: list[tuple[Optimizer, FlatShard, str, torch.Tensor]] = []
     try:

@@ -14,6 +14,7 @@ from ._param import Part
 
 if TYPE_CHECKING:
     from ._job import Job
+    from ._protect import Protection
 
 
 class Writes:
@@ -46,6 +47,7 @@ class Steps:
         self.stepped: set[Part] = set()  # what it has parameters of
         self.stopping = False  # what the last step was told of signals
         self.count = 0  # that were taken, for the names of checkpoints
+        self.protection: Protection | None = None
 
     def _register(self, optimizer: Optimizer) -> None:
         for group in optimizer.param_groups:
@@ -98,6 +100,8 @@ class Steps:
     def end(self, optimizer: Optimizer, args: tuple, kwargs: dict[str, Any]) -> None:
         if self.stepping is optimizer:
             self._end()
+        if self.protection is not None:
+            self.protection.after_step()
 
     def _end(self) -> None:
         if self.stepping is not None:

@@ -953,6 +953,41 @@ static PyObject *py_restore(union value *v)
 	return result;
 }
 
+/* protect_due(every, step) */
+static zero_status protect_due(union value *v)
+{
+	v[0].number = zero_protect_due(job, v[0].size, v[1].size);
+	return ZERO_OK;
+}
+
+/* protect(bytes of the program, of this rank, step, every) */
+static zero_status protect(union value *v)
+{
+	zero_protect_options options = {
+		.user = v[0].bytes.data,
+		.user_bytes = (size_t)v[0].bytes.count,
+		.own = v[1].bytes.data,
+		.own_bytes = (size_t)v[1].bytes.count,
+		.step = v[2].size,
+		.every = v[3].size,
+	};
+
+	return zero_protect(job, &options);
+}
+
+/* protect_find(folder or None): (path, manifest, bytes of this rank), each of which may be None */
+static PyObject *py_protect_find(union value *v)
+{
+	zero_protected found = {0};
+	zero_status status;
+
+	WAIT(status = zero_protect_find(job, v[0].text, &found));
+	return status ? fail()
+		      : Py_BuildValue("zy#y#", found.path, found.manifest,
+				      (Py_ssize_t)found.manifest_bytes, (const char *)found.own,
+				      (Py_ssize_t)found.own_bytes);
+}
+
 /* ---- the module ------------------------------------------------------------------------------ */
 
 static const struct function {
@@ -1042,6 +1077,9 @@ static const struct function {
 	{"save", "sbKip", .run = save},
 	{"save_wait", "", .of_job = zero_save_wait},
 	{"restore", "s", .locked = py_restore},
+	{"protect_due", "KK", .run = protect_due, .gives = 'p'},
+	{"protect", "bbKK", .run = protect},
+	{"protect_find", "z", .locked = py_protect_find},
 };
 
 enum { COUNT = sizeof(functions) / sizeof(functions[0]) };

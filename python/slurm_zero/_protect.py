@@ -1,0 +1,68 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Copies of the shards in the memory of nodes, after a step, for the next attempt of the run."""
+
+from __future__ import annotations
+
+import pickle
+import random
+import sys
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch.optim import Optimizer
+
+from . import _checkpoint, _device, _zero
+
+if TYPE_CHECKING:
+    from ._job import Job
+
+
+def _generators() -> dict[str, Any]:
+    """The states of this rank's random generators."""
+    states: dict[str, Any] = {"torch": torch.get_rng_state(), "python": random.getstate()}
+    if _device.device.type == "cuda":
+        states["cuda"] = torch.cuda.get_rng_state(_device.device)
+    if "numpy" in sys.modules:
+        states["numpy"] = sys.modules["numpy"].random.get_state()
+    return states
+
+
+def _set_generators(states: dict[str, Any]) -> None:
+    torch.set_rng_state(states["torch"])
+    random.setstate(states["python"])
+    if "cuda" in states and _device.device.type == "cuda":
+        torch.cuda.set_rng_state(states["cuda"], _device.device)
+    if "numpy" in states and "numpy" in sys.modules:
+        sys.modules["numpy"].random.set_state(states["numpy"])
+
+
+class Protection:
+    def __init__(self, job: Job, models: list[torch.nn.Module], optimizers: list[Optimizer],
+                 every: int, extra: Callable[[], Any] | None):
+        self.job = job
+        self.models = models
+        self.optimizers = optimizers
+        self.every = every * len(optimizers)  # the library counts the steps of each
+        self.extra = extra
+        self.next = 0  # the number of steps at which each optimizer has taken one more
+        self.tensors: list[torch.Tensor] = []  # that are being written
+
+    def restore(self, path: str | None) -> dict[str, Any] | None:
+        found, own = _checkpoint.restore_protected(self.job, self.models, self.optimizers, path)
+        if own:
+            # written by this user's own job, to a folder that is closed to others
+            _set_generators(pickle.loads(own))
+        self.next = self.job.steps.count + len(self.optimizers)
+        return found
+
+    def after_step(self) -> None:
+        steps = self.job.steps.count
+        if steps < self.next:
+            return
+        self.next = steps + len(self.optimizers)
+        if _zero.protect_due(self.every, steps):
+            self.tensors = _checkpoint.protect(
+                self.job, self.models, self.optimizers, self.every,
+                self.extra or (lambda: None), pickle.dumps(_generators()),
+            )

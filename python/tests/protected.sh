@@ -1,0 +1,36 @@
+#!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
+# What zero.protect keeps: a program that loses a rank goes on with the same bits at the same number
+# of ranks, and goes on at another.
+. "${top_srcdir:?run me by make check}/tests/common.sh"
+. "$top_srcdir/python/tests/torch.sh"
+
+export ZERO_PROTECT_DIR=$scratch/memory ZERO_RUN=whole
+mkdir "$ZERO_PROTECT_DIR"
+run_ranks 2 protect "$scratch/whole" 8
+(($(grep -c '^step' "$scratch/whole") == 8)) || fail "$(<"$scratch/whole")"
+! ls "$ZERO_PROTECT_DIR"/* 2>&- || fail "what was protected is left after a good end"
+
+# lose RUN RANK STEP: a rank is killed
+lose() {
+	export ZERO_RUN=$1
+	! timeout 300 "$ZERORUN" -n 2 "$TORCH_PYTHON" "$top_srcdir/python/tests/protect.py" \
+		"$scratch/$1" 8 "$2" "$3" >"$scratch/out" 2>&1 || fail "rank $2 was not killed"
+	# The steps before it were complete; the last may still have been on its way.
+	(($(grep -c '^step' "$scratch/$1") == $3)) || fail "$(<"$scratch/out")"
+}
+
+lose same 1 5
+run_ranks 2 protect "$scratch/same" 8
+from=$(sed -n 's/^from \([0-9]*\) 2$/\1/p' "$scratch/same")
+((from == 5 || from == 4)) || fail "it goes on from step '$from': $(<"$scratch/same")"
+# What was taken again is the same, too.
+diff <(grep '^step' "$scratch/same" | sort -u) "$scratch/whole" || fail "other losses"
+
+lose fewer 0 3
+run_ranks 1 protect "$scratch/fewer" 8
+grep -qE '^from (2|3) 1$' "$scratch/fewer" || fail "it does not go on at one rank"
+(($(tail -1 "$scratch/fewer" | cut -d' ' -f2) == 7)) || fail "$(<"$scratch/fewer")"
+
+# One rank has nothing to say, and all end.
+ZERO_RUN=silent run_ranks 2 protect "$scratch/silent" 8 0 -2
