@@ -761,7 +761,7 @@ zero_status zero_export(zero_job *job, const char *path);
 /* ---- protection: a lost node costs a step ---------------------------------------------------- */
 
 typedef struct zero_protect_options {
-	/* It is due after each step whose number is a multiple of this; with 0 when the one before is
+	/* After each step whose number is a multiple of this; 0: whenever the one before is
 	   complete. The option `protect` overrides it. */
 	uint64_t every;
 	uint64_t step; /* as in zero_save_options */
