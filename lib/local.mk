@@ -12,7 +12,7 @@
 #	train       a step, in order: gather, reduce, norm, AdamW; ZERO_CHECK=1
 #	checkpoint  save, restore, export
 #	protect     copies of shards in the memory of nodes, and restoring from them
-#	report      --zero-report
+#	report      --zero-report, --zero-slow
 #	watch       lost ranks
 #	open.c      zero_open, the only file that refers to all rooms
 include_HEADERS += lib/zero.h
@@ -59,6 +59,7 @@ noinst_HEADERS += \
 	lib/report/folder.h \
 	lib/report/job_report.h \
 	lib/report/record.h \
+	lib/report/slow.h \
 	lib/train/train.h \
 	lib/watch/watch_internal.h \
 	lib/watch/watch.h
@@ -153,6 +154,8 @@ lib_libzerocore_la_SOURCES = \
 	lib/report/folder.c \
 	lib/report/record.c \
 	lib/report/report.c \
+	lib/report/slow.c \
+	lib/report/slow_find.c \
 	lib/train/adamw.c \
 	lib/train/check_changes.c \
 	lib/train/gather.c \

@@ -18,8 +18,9 @@
    the model is freed, the report is written while its memory is still counted, and the watchdog
    stays until all other work has ended. */
 static const struct zero_hooks *const hooks[] = {
-	&zero_watch_hooks, &zero_report_hooks,     &zero_model_hooks,   &zero_load_hooks,
-	&zero_train_hooks, &zero_checkpoint_hooks, &zero_protect_hooks,
+	&zero_watch_hooks, &zero_slow_hooks,  &zero_report_hooks,     &zero_model_hooks,
+	&zero_load_hooks,  &zero_train_hooks, &zero_checkpoint_hooks,
+	&zero_protect_hooks,
 };
 
 /* One allocation for the job and what the rooms keep of it. */
@@ -175,6 +176,8 @@ static zero_status agree_settings(zero_job *job, zero_status status, size_t held
 		unequal = zero_step_state_alloc(job);
 	if (!unequal)
 		unequal = zero_report_open(job);
+	if (!unequal)
+		unequal = zero_slow_open(job);
 	status = zero_submit_wait(&job->all, unequal, NULL, 0, ZERO_WORK_OTHER, "options");
 	if (!status)
 		zero_report_opened(job);

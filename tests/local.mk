@@ -28,6 +28,7 @@ UNIT_TESTS = \
 	tests/unit/test_record \
 	tests/unit/test_restart \
 	tests/unit/test_sizing \
+	tests/unit/test_slow \
 	tests/unit/test_workers \
 	tests/unit/test_task_gpus \
 	tests/unit/test_vram \
@@ -194,6 +195,10 @@ tests_unit_test_net_LDADD = $(UNIT_LIBS)
 tests_unit_test_record_SOURCES = tests/unit/test_record.c
 tests_unit_test_record_CFLAGS = $(UNIT_CFLAGS)
 tests_unit_test_record_LDADD = lib/libzerocore.la $(UNIT_LIBS) -lm
+
+tests_unit_test_slow_SOURCES = tests/unit/test_slow.c lib/report/slow_find.c
+tests_unit_test_slow_CFLAGS = $(UNIT_CFLAGS)
+tests_unit_test_slow_LDADD = $(UNIT_LIBS) -lm
 
 tests_unit_test_watch_SOURCES = \
 	tests/unit/test_watch.c tests/unit/watch_processes.c \

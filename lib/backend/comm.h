@@ -227,6 +227,7 @@ struct zero_progress {
 	_Atomic uint64_t device_wait; /* since when a caller waits for the device; 0: none does */
 	pthread_mutex_t lock;         /* guards everything below */
 	struct zero_begun last;       /* begun by the host */
+	double seconds;               /* of all submissions that the host has done */
 	struct zero_launched launched[ZERO_LAUNCHED]; /* a ring: what the device has not done */
 	uint64_t first, launches;
 	uint32_t unreported; /* mark of the last one that the ring had no room for */
@@ -240,6 +241,8 @@ void zero_progress_begin(struct zero_progress *progress, struct zero_comm *comm,
 /* The submission that was begun last is done, or the device was given it with a mark. `reached` is
    how far the device is. */
 void zero_progress_end(struct zero_progress *progress, uint32_t mark, uint32_t reached);
+/* See zero_queue_waited. */
+double zero_progress_waited(struct zero_progress *progress);
 /* See zero_queue_recent. */
 bool zero_progress_recent(struct zero_progress *progress, uint32_t reached,
 			  struct zero_recent_submission *recent);
@@ -267,6 +270,9 @@ zero_status zero_queue_wait(struct zero_queue *queue, struct zero_work *work);
 /* Returns whether any submission was begun, and then what the rank is doing. From any thread; never
    blocks, and asks no device. */
 bool zero_queue_recent(struct zero_queue *queue, struct zero_recent_submission *recent);
+/* Seconds in which submissions were run since the queue was made: the rank waited for others, or
+   they communicated. From any thread. */
+double zero_queue_waited(struct zero_queue *queue);
 /* On a device a submission is under way until the caller has waited for it. */
 void zero_queue_device_wait(struct zero_queue *queue, bool waits);
 /* Adds a reference. */

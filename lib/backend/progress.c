@@ -76,6 +76,7 @@ void zero_progress_end(struct zero_progress *progress, uint32_t mark, uint32_t r
 
 	pthread_mutex_lock(&progress->lock);
 	progress->last.done = zero_seconds();
+	progress->seconds += progress->last.done - progress->last.begun;
 	drop_reached(progress, reached);
 	if (mark && progress->launches - progress->first == ZERO_LAUNCHED) {
 		progress->unreported = mark;
@@ -84,6 +85,16 @@ void zero_progress_end(struct zero_progress *progress, uint32_t mark, uint32_t r
 		*launched = (struct zero_launched){.mark = mark, .what = progress->last};
 	}
 	pthread_mutex_unlock(&progress->lock);
+}
+
+double zero_progress_waited(struct zero_progress *progress)
+{
+	double seconds;
+
+	pthread_mutex_lock(&progress->lock);
+	seconds = progress->seconds;
+	pthread_mutex_unlock(&progress->lock);
+	return seconds;
 }
 
 /* A submission that the device has not done counts from when it was first seen to be the next one:

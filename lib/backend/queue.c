@@ -250,6 +250,11 @@ bool zero_queue_recent(struct zero_queue *queue, struct zero_recent_submission *
 	return zero_progress_recent(&queue->progress, device_reached(queue), recent);
 }
 
+double zero_queue_waited(struct zero_queue *queue)
+{
+	return zero_progress_waited(&queue->progress);
+}
+
 void zero_queue_device_wait(struct zero_queue *queue, bool waits)
 {
 	atomic_store(&queue->progress.device_wait, waits ? zero_nanoseconds() : 0);

@@ -31,6 +31,7 @@ static const char *const reduce_choices[] = {"nccl", "ordered", NULL};
 static const char *const protect_choices[] = {"program", "auto", "no", NULL};
 static const char *const stream_choices[] = {"no", "auto", NULL};
 static const char *const nccl_cta_choices[] = {"auto", "zero", "default", NULL};
+static const char *const slow_choices[] = {"no", NULL};
 static const char *const isa_choices[] = {"auto", "avx512", "avx2", "neon", "scalar", NULL};
 
 /* clang-format off */
@@ -79,6 +80,13 @@ const struct zero_option zero_option_table[ZERO_OPTIONS] = {
 		.help = "steps from one copy in node memory to the next",
 		.type = ZERO_TYPE_CHOICE_OR_INTEGER, .choices = protect_choices,
 		.min = 1, .max = ZERO_MAX_PROTECT, .where = USER,
+	},
+	[ZERO_OPT_SLOW] = {
+		.name = "slow", .flag = "--zero-slow", .env = "ZERO_SLOW",
+		.argument = "PERCENT|no", .default_text = "10",
+		.help = "name ranks that others wait for longer than this",
+		.type = ZERO_TYPE_CHOICE_OR_INTEGER, .choices = slow_choices,
+		.min = 1, .max = ZERO_MAX_SLOW, .where = USER,
 	},
 	[ZERO_OPT_STREAM_CHUNK] = {
 		.name = "stream_chunk", .flag = "--zero-stream-chunk", .env = "ZERO_STREAM_CHUNK",

@@ -18,6 +18,7 @@ enum {
 	ZERO_REPORT_SAMPLES = 128, /* of a series: when it is full, each pair becomes one */
 	ZERO_REPORT_OPS = 256,     /* rows by kind and group that a rank has */
 	ZERO_REPORT_LABEL = 96,
+	ZERO_REPORT_SLOW = 64, /* slow ranks that are listed */
 };
 
 /* Sums of some submissions. Times are nanoseconds. */
@@ -75,6 +76,17 @@ struct zero_report_rank {
 	struct zero_report_sample samples[ZERO_REPORT_SAMPLES];
 };
 
+/* Ranks that the others waited for, see --zero-slow, in some steps one after the other. */
+struct zero_report_slow {
+	int ranks[ZERO_REPORT_SLOW]; /* the first of them */
+	size_t rank_count;
+	char who[256];                 /* "ranks 2 to 3 on node n1" */
+	uint64_t first_step, end_step; /* the step after the last; 0: it lasts */
+	int64_t time;                  /* when it began, in seconds since 1970 */
+	double at, end;                /* seconds since the job was opened */
+	double waited;                 /* how long the others waited, at least */
+};
+
 struct zero_report_option {
 	const char *name, *value, *origin, *default_text;
 };
@@ -102,6 +114,8 @@ struct zero_report {
 	size_t rank_count;
 	const struct zero_report_op *ops; /* of ranks[0] */
 	size_t op_count;
+	const struct zero_report_slow *slow;
+	size_t slow_count;
 };
 
 /* report_json.c, in zero_files.so: the report as text; malloc'ed. */

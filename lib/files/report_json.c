@@ -367,6 +367,28 @@ static json_t *streamed_of(const struct zero_streamed *streamed)
 			 number(streamed->slice_bytes));
 }
 
+static json_t *slow_of(const struct zero_report *report)
+{
+	json_t *all = json_array(), *ranks;
+
+	for (size_t i = 0; i < report->slow_count; i++) {
+		const struct zero_report_slow *one = &report->slow[i];
+
+		ranks = json_array();
+		for (size_t r = 0; r < one->rank_count && r < ZERO_REPORT_SLOW; r++)
+			append(&ranks, json_integer(one->ranks[r]));
+		append(&all,
+		       json_pack("{s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o}", "who",
+				 text_of(one->who), "ranks", ranks, "count",
+				 number(one->rank_count), "from_step", number(one->first_step),
+				 "from_seconds", real(one->at), "until_step",
+				 one->end_step ? number(one->end_step) : json_null(),
+				 "until_seconds", one->end_step ? real(one->end) : json_null(),
+				 "waited_seconds", real(one->waited)));
+	}
+	return all;
+}
+
 static json_t *job_of(const struct zero_report *report)
 {
 	time_t time = (time_t)report->started;
@@ -390,11 +412,12 @@ zero_status zero_report_json(const struct zero_report *report, char **text)
 	json_t *json;
 
 	snprintf(version, sizeof(version), "%d.%d", ZERO_VERSION_MAJOR, ZERO_VERSION_MINOR);
-	json = json_pack("{s:s, s:i, s:s, s:b, s:o, s:o, s:o, s:o, s:o, s:o, s:o}", "format",
+	json = json_pack("{s:s, s:i, s:s, s:b, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o}", "format",
 			 "slurm-zero report", "version", 1, "library", version, "complete",
 			 !report->why, "why", text_or_null(report->why), "job", job_of(report),
 			 "options", options_of(report), "ranks", ranks_of(report), "collectives",
-			 rows_of(report), "series", series_of(report), "spread", spread_of(report));
+			 rows_of(report), "series", series_of(report), "spread", spread_of(report),
+			 "slow", slow_of(report));
 	*text = json ? json_dumps(json, JSON_COMPACT | JSON_REAL_PRECISION(9)) : NULL;
 	json_decref(json);
 	if (!*text)

@@ -22,7 +22,7 @@ struct zero_hooks {
 	bool (*busy)(const zero_job *job);
 	/* COLLECTIVE, in a step, when the room is busy on no rank. */
 	void (*all_idle)(zero_job *job);
-	/* After a step that succeeded. */
+	/* COLLECTIVE. After a step that succeeded. */
 	void (*after_step)(zero_job *job);
 	/* This rank has written its part of a checkpoint, or failed to. From any thread. */
 	void (*after_save)(zero_job *job, double seconds, uint64_t bytes, bool ok);

@@ -80,6 +80,7 @@ struct zero_job {
 	struct zero_net *net;                   /* connections between ranks, beside MPI or NCCL */
 	struct zero_ring *ring;                 /* of the watch; NULL: no rank is watched */
 	struct zero_open_timeout *open_timeout; /* of the watch, during zero_open */
+	struct zero_slow *slow;                 /* NULL: slow ranks are not looked for */
 	struct zero_job_report *report;         /* NULL: the job writes no report */
 	struct zero_save *save;                 /* in the background; NULL: none */
 	struct zero_shard_source *source;       /* what is protected, to be restored; or NULL */

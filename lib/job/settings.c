@@ -26,6 +26,7 @@ enum zero_agreement zero_option_agreement(enum zero_option_id id)
 	case ZERO_OPT_STALL_SECONDS:
 	case ZERO_OPT_ON_FAULT:
 	case ZERO_OPT_PROTECT:
+	case ZERO_OPT_SLOW:
 	case ZERO_OPT_REPORT: /* only whether there is one */
 		return ZERO_AGREE_EQUAL;
 	case ZERO_OPT_STREAM_CHUNK:

@@ -20,6 +20,7 @@
 #include "report/folder.h"
 #include "report/job_report.h"
 #include "report/record.h"
+#include "report/slow.h"
 
 /* Nanoseconds between two reports of a job that runs. */
 #define REFRESH (UINT64_C(60) * 1000000000u)
@@ -207,6 +208,8 @@ static struct zero_report describe(zero_job *job, const struct zero_report_rank 
 {
 	struct zero_job_report *report = job->report;
 	uint64_t now = zero_meter_now(&report->record->meter);
+	size_t slow_count;
+	const struct zero_report_slow *slow = zero_slow_found(job, &slow_count);
 
 	return (struct zero_report){
 		.id = report->id,
@@ -229,6 +232,8 @@ static struct zero_report describe(zero_job *job, const struct zero_report_rank 
 		.rank_count = rank_count,
 		.ops = report->ops,
 		.op_count = op_count,
+		.slow = slow,
+		.slow_count = slow_count,
 	};
 }
 

@@ -15,7 +15,7 @@
 #	sizes      memory, sizing; no_memory: each allocation of the library fails once
 #	errors     order: other calls on other ranks; apart, close, leave: ranks that give up
 #	none       none: a job without tensors; none_lost: one that loses a rank
-#	report     report: what it says, against what the ranks know
+#	report     report: what it says, against what the ranks know; slow: ranks that others wait for
 LDADD = lib/libzero.la -lm
 ranks_link = $(AM_LDFLAGS) -no-install
 
@@ -45,6 +45,7 @@ RANKS_TESTS = \
 	tests/ranks/sizing.ranks \
 	tests/ranks/states_8bit.ranks \
 	tests/ranks/slices.ranks \
+	tests/ranks/slow.ranks \
 	tests/ranks/step.ranks \
 	tests/ranks/stop.ranks \
 	tests/ranks/teams.ranks \
@@ -77,6 +78,8 @@ tests_ranks_atomic_ranks_SOURCES = \
 	tests/ranks/atomic.c tests/double/disk.c tests/double/disk.h tests/ranks/ranks.h
 tests_ranks_atomic_ranks_CPPFLAGS = $(AM_CPPFLAGS) -I$(top_srcdir)/tests
 tests_ranks_atomic_ranks_LDFLAGS = $(ranks_link)
+tests_ranks_slow_ranks_SOURCES = tests/ranks/slow.c tests/ranks/ranks.h
+tests_ranks_slow_ranks_LDFLAGS = $(ranks_link)
 tests_ranks_stop_ranks_SOURCES = tests/ranks/stop.c tests/ranks/ranks.h
 tests_ranks_stop_ranks_LDFLAGS = $(ranks_link)
 tests_ranks_close_ranks_SOURCES = tests/ranks/close.c tests/ranks/ranks.h

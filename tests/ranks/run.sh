@@ -14,7 +14,7 @@
 need mpi
 program=$1
 name=$(basename "$program" .ranks)
-[[ $name != report ]] || need jansson
+[[ $name != report && $name != slow ]] || need jansson
 worlds=(alone 1 2 3 4 2/1 3/2 4/2)
 limit=300
 case $name in
@@ -36,7 +36,7 @@ none) worlds=(alone 1 2 3) ;;
 save | restore | load_model | f8) worlds=(alone 2 3/2) ;;
 load_model_refused) worlds=(alone 2) ;;
 # what they do differs by who leaves or reports, not by how memory is shared
-report) worlds=(alone 3) ;;
+report | slow) worlds=(alone 3) ;;
 leave | apart | stop) worlds=(alone 2 3) ;;
 close) worlds=(alone 2 2/1) ;;
 export) worlds=(alone 3 4/2) ;;
@@ -46,7 +46,7 @@ esac
 gpus=(alone-g 2g 3g)
 case $name in
 # what they measure or do is the host's: the process's memory, MPI, shared memory
-memory | no_memory | none | own_mpi | shared | large | atomic | address) gpus=() ;;
+memory | no_memory | none | own_mpi | shared | large | atomic | address | slow) gpus=() ;;
 order | own_step | states_8bit | muon | slices) gpus=(2g 3g) ;;
 grid) gpus=(2g 4g) ;;
 flatten | sizing | teams | threads | tiers | views) gpus=(alone-g 3g) ;;

@@ -23,7 +23,7 @@ START_TEST(defaults_are_options)
 		{"version: 1\ndefaults:\n  tasks: 3\n",
 		 ":3:3: there is no option 'tasks': the options are stage, shard, offload, states, "
 		 "report, protect, "
-		 "stream_chunk, stream_threshold, stream, flatten, allgather, bucket, "
+		 "slow, stream_chunk, stream_threshold, stream, flatten, allgather, bucket, "
 		 "gather_limit, "
 		 "gather_dtype, vram_reserve, backend, preload, preload_path, python, "
 		 "fsdp, protect_dir, protect_max"},

@@ -229,7 +229,7 @@ START_TEST(defaults)
 	text = zero_settings_format(&settings);
 	ck_assert_str_eq(
 		text,
-		"stage=3 shard=all offload=none states=f32 config= report= protect=program "
+		"stage=3 shard=all offload=none states=f32 config= report= protect=program slow=10 "
 		"stream_chunk=41943040 stream_threshold=auto stream=no flatten=auto "
 		"allgather=auto bucket=1073741824 gather_limit=auto gather_dtype=param "
 		"vram_reserve=5%25 backend=auto preload=yes "
