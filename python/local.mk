@@ -65,6 +65,7 @@ EXTRA_DIST += $(PYTHON_FILES) \
 	python/tests/protect.py \
 	python/tests/refused.py \
 	python/tests/rendezvous.py \
+	python/tests/slow.py \
 	python/tests/steps.py \
 	python/tests/streamed.py \
 	python/tests/tensors.py \

@@ -255,6 +255,12 @@ struct zero_meter {
 	void *context;
 };
 
+/* How a rank has spent its time, in seconds. */
+struct zero_spent {
+	double own;    /* it communicated nothing */
+	double waited; /* for others to come, or for what was communicated */
+};
+
 struct zero_kernels;
 struct zero_comm;
 
@@ -489,6 +495,8 @@ struct zero_backend_ops {
 	void (*set_stream)(struct zero_backend *backend, void *stream);
 	/* The device's number among those that the process sees; see zero_device_index. */
 	int (*device_index)(const struct zero_backend *backend);
+	/* Writes the device's model and UUID: "NVIDIA H100, GPU-8932f937-...". */
+	void (*device_text)(const struct zero_backend *backend, char *text, size_t size);
 	/* Whether what is enqueued on that stream is being captured. */
 	bool (*capturing)(struct zero_backend *backend);
 	/* COLLECTIVE. Makes a communicator for the caller's own use; see zero_nccl_comm. */

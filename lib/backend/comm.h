@@ -101,6 +101,7 @@ struct zero_comm {
 	bool diverged; /* the sequences of ranks differed: work under way may never end */
 	struct zero_intent_summary *intents; /* [place.world]: scratch of agree.c */
 	const struct zero_meter *meter;      /* of the job's communicator; NULL: none */
+	bool metered; /* the job's: how long a device waits is measured, see zero_queue_spent */
 	_Atomic uint64_t bytes_sent, collectives, agreements;
 };
 
@@ -155,6 +156,11 @@ struct zero_comm_ops {
 	/* The mark of the last submission that the device has done; it counts up, also beyond 2^32.
 	   Reads memory of the host. */
 	uint32_t (*device_reached)(const struct zero_comm *comm);
+	/* Where the job's communicator is metered: the caller is about to wait, or has waited, as
+	   far as the host is concerned. Threads may wait at the same time. */
+	void (*wait)(struct zero_comm *comm, bool begins);
+	/* See zero_queue_spent. */
+	struct zero_spent (*spent)(struct zero_comm *comm);
 };
 
 /* Whether an operation counts as traffic. */
@@ -227,7 +233,7 @@ struct zero_progress {
 	_Atomic uint64_t device_wait; /* since when a caller waits for the device; 0: none does */
 	pthread_mutex_t lock;         /* guards everything below */
 	struct zero_begun last;       /* begun by the host */
-	double seconds;               /* of all submissions that the host has done */
+	struct zero_spent spent;      /* until it began */
 	struct zero_launched launched[ZERO_LAUNCHED]; /* a ring: what the device has not done */
 	uint64_t first, launches;
 	uint32_t unreported; /* mark of the last one that the ring had no room for */
@@ -241,8 +247,8 @@ void zero_progress_begin(struct zero_progress *progress, struct zero_comm *comm,
 /* The submission that was begun last is done, or the device was given it with a mark. `reached` is
    how far the device is. */
 void zero_progress_end(struct zero_progress *progress, uint32_t mark, uint32_t reached);
-/* See zero_queue_waited. */
-double zero_progress_waited(struct zero_progress *progress);
+/* See zero_queue_spent. */
+struct zero_spent zero_progress_spent(struct zero_progress *progress);
 /* See zero_queue_recent. */
 bool zero_progress_recent(struct zero_progress *progress, uint32_t reached,
 			  struct zero_recent_submission *recent);
@@ -270,9 +276,12 @@ zero_status zero_queue_wait(struct zero_queue *queue, struct zero_work *work);
 /* Returns whether any submission was begun, and then what the rank is doing. From any thread; never
    blocks, and asks no device. */
 bool zero_queue_recent(struct zero_queue *queue, struct zero_recent_submission *recent);
-/* Seconds in which submissions were run since the queue was made: the rank waited for others, or
-   they communicated. From any thread. */
-double zero_queue_waited(struct zero_queue *queue);
+/*
+ * How this rank has spent its time since its first submission. On the host submissions are what it
+ * waited for, and all before the last one counts. On a device the caller's stream waited, where the
+ * job's communicator is metered, and all counts that the device has done. From any thread.
+ */
+struct zero_spent zero_queue_spent(struct zero_queue *queue);
 /* On a device a submission is under way until the caller has waited for it. */
 void zero_queue_device_wait(struct zero_queue *queue, bool waits);
 /* Adds a reference. */

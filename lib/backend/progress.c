@@ -38,10 +38,15 @@ static void count_submission(struct zero_progress *progress, uint32_t team, uint
 void zero_progress_begin(struct zero_progress *progress, struct zero_comm *comm, const char *label)
 {
 	struct zero_begun *last = &progress->last;
+	double now = zero_seconds();
 
 	pthread_mutex_lock(&progress->lock);
+	if (last->number) {
+		progress->spent.waited += last->done - last->begun;
+		progress->spent.own += now - last->done;
+	}
 	*last = (struct zero_begun){.number = last->number + 1,
-				    .begun = zero_seconds(),
+				    .begun = now,
 				    .team = comm->team,
 				    .ranks = (uint32_t)comm->place.world,
 				    .sequence = ++comm->submissions};
@@ -76,7 +81,6 @@ void zero_progress_end(struct zero_progress *progress, uint32_t mark, uint32_t r
 
 	pthread_mutex_lock(&progress->lock);
 	progress->last.done = zero_seconds();
-	progress->seconds += progress->last.done - progress->last.begun;
 	drop_reached(progress, reached);
 	if (mark && progress->launches - progress->first == ZERO_LAUNCHED) {
 		progress->unreported = mark;
@@ -87,14 +91,14 @@ void zero_progress_end(struct zero_progress *progress, uint32_t mark, uint32_t r
 	pthread_mutex_unlock(&progress->lock);
 }
 
-double zero_progress_waited(struct zero_progress *progress)
+struct zero_spent zero_progress_spent(struct zero_progress *progress)
 {
-	double seconds;
+	struct zero_spent spent;
 
 	pthread_mutex_lock(&progress->lock);
-	seconds = progress->seconds;
+	spent = progress->spent;
 	pthread_mutex_unlock(&progress->lock);
-	return seconds;
+	return spent;
 }
 
 /* A submission that the device has not done counts from when it was first seen to be the next one:

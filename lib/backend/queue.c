@@ -250,9 +250,11 @@ bool zero_queue_recent(struct zero_queue *queue, struct zero_recent_submission *
 	return zero_progress_recent(&queue->progress, device_reached(queue), recent);
 }
 
-double zero_queue_waited(struct zero_queue *queue)
+struct zero_spent zero_queue_spent(struct zero_queue *queue)
 {
-	return zero_progress_waited(&queue->progress);
+	if (queue->comm->ops->spent)
+		return queue->comm->ops->spent(queue->comm);
+	return zero_progress_spent(&queue->progress);
 }
 
 void zero_queue_device_wait(struct zero_queue *queue, bool waits)
@@ -288,6 +290,12 @@ static void run_first(struct zero_queue *queue)
 	if (queue->first)
 		pthread_cond_signal(&queue->more);
 	zero_work_put(work);
+}
+
+static void meter_wait(struct zero_comm *comm, bool begins)
+{
+	if (comm->ops->wait)
+		comm->ops->wait(comm, begins);
 }
 
 /* Called with the lock held. Runs the queue up to this work, unless another thread does. */
@@ -371,6 +379,7 @@ zero_status zero_queue_submit(struct zero_queue *queue, const struct zero_submis
 	struct zero_comm *comm = submission->team_comm ? submission->team_comm->comm : queue->comm;
 	struct zero_work *made;
 	struct zero_op *ops;
+	bool waits;
 
 	if (queue->comm->main_thread_only && !pthread_equal(queue->opener, pthread_self()))
 		return zero_fail(ZERO_E_STATE,
@@ -403,6 +412,10 @@ zero_status zero_queue_submit(struct zero_queue *queue, const struct zero_submis
 		set_error(made, submission->status, submission->error_rank, submission->error);
 	if (comm->ops->device_order_begin)
 		comm->ops->device_order_begin(comm, &made->order);
+	/* The host does so in an agreement. */
+	waits = !queue->threaded && must_agree(made);
+	if (waits)
+		meter_wait(comm, true);
 	pthread_mutex_lock(&queue->lock);
 	if (queue->first)
 		queue->last->next = made;
@@ -414,6 +427,8 @@ zero_status zero_queue_submit(struct zero_queue *queue, const struct zero_submis
 	else if (!submission->waited)
 		pthread_cond_signal(&queue->more);
 	pthread_mutex_unlock(&queue->lock);
+	if (waits)
+		meter_wait(comm, false);
 	*work = made;
 	return ZERO_OK;
 }
@@ -422,12 +437,14 @@ zero_status zero_queue_wait(struct zero_queue *queue, struct zero_work *work)
 {
 	zero_status joined = ZERO_OK;
 
+	meter_wait(work->comm, true);
 	pthread_mutex_lock(&queue->lock);
 	run_until_done(queue, work);
 	pthread_mutex_unlock(&queue->lock);
 	/* Also after an error: what was begun must end before its buffers are freed. */
 	if (work->order.after)
 		joined = work->comm->ops->device_order_join(work->comm, &work->order);
+	meter_wait(work->comm, false);
 	if (!work->status)
 		return joined;
 	return zero_fail_on(work->rank, work->status,

@@ -18,6 +18,8 @@ files_sources = \
 	lib/files/open_model.c \
 	lib/files/report_content.h \
 	lib/files/report_json.c \
+	lib/files/report_series.c \
+	lib/files/report_values.h \
 	lib/files/safetensors.h \
 	lib/files/safetensors_read.c \
 	lib/files/safetensors_write.c \

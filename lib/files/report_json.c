@@ -3,17 +3,13 @@
  * A job's report as JSON; part of zero_files.so. Each function returns NULL without memory, which
  * json_pack passes on, so that the text is complete or there is none.
  */
-#include <jansson.h>
-#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
 
 #include "core/options.h"
 #include "files/files.h"
-#include "files/report_content.h"
-
-enum { ALL_SERIES = 16 }; /* of at most so many ranks, the series of each are written */
+#include "files/report_values.h"
 
 /* ---- names ----------------------------------------------------------------------------------- */
 
@@ -114,31 +110,9 @@ static json_t *text_or_null(const char *text)
 	return text ? text_of(text) : json_null();
 }
 
-/* A real, if a reader of JSON cannot hold it as an integer. */
-static json_t *number(uint64_t value)
-{
-	return value <= INT64_MAX ? json_integer((json_int_t)value) : json_real((double)value);
-}
-
-static json_t *real(double value)
-{
-	return isfinite(value) ? json_real(value) : json_null();
-}
-
 static json_t *seconds(uint64_t nanoseconds)
 {
 	return real((double)nanoseconds * 1e-9);
-}
-
-/* Appends; *array becomes NULL if there is no memory. */
-static void append(json_t **array, json_t *item)
-{
-	if (*array && json_array_append_new(*array, item)) {
-		json_decref(*array);
-		*array = NULL;
-	} else if (!*array) {
-		json_decref(item);
-	}
 }
 
 static json_t *sum_of(const struct zero_report_sum *sum)
@@ -237,30 +211,6 @@ static json_t *rank_of(const struct zero_report *report, const struct zero_repor
 			 seconds(idle(rank)), "longest_own", longest, "checkpoints", saves);
 }
 
-/* Columns with one value for each sample. */
-static json_t *samples_of(const struct zero_report_rank *rank)
-{
-	json_t *at = json_array(), *steps = json_array(), *sum = json_array();
-	json_t *worst = json_array(), *end = json_array(), *peak = json_object(), *one;
-
-	for (uint32_t i = 0; i < rank->sample_count; i++) {
-		append(&at, real((double)rank->samples[i].seconds));
-		append(&steps, number(rank->samples[i].steps));
-		append(&sum, real((double)rank->samples[i].step));
-		append(&worst, real((double)rank->samples[i].worst));
-		append(&end, real((double)rank->samples[i].end));
-	}
-	for (int kind = 0; kind < ZERO_MEM_KINDS; kind++) {
-		one = json_array();
-		for (uint32_t i = 0; i < rank->sample_count; i++)
-			append(&one, real((double)rank->samples[i].peak[kind]));
-		json_object_set_new(peak, zero_memory_kind_short((enum zero_memory_kind)kind), one);
-	}
-	return json_pack("{s:i, s:o, s:o, s:o, s:o, s:o, s:o}", "rank", rank->rank, "at_seconds",
-			 at, "steps", steps, "step_seconds", sum, "max_step_seconds", worst,
-			 "end_bytes", end, "peak_bytes", peak);
-}
-
 static json_t *options_of(const struct zero_report *report)
 {
 	json_t *options = json_array();
@@ -294,69 +244,6 @@ static json_t *ranks_of(const struct zero_report *report)
 	for (size_t i = 0; i < report->rank_count; i++)
 		append(&ranks, rank_of(report, &report->ranks[i]));
 	return ranks;
-}
-
-/* Bytes on the device at the peak of a sample. */
-static double total(const struct zero_report_sample *sample)
-{
-	double total = 0;
-
-	for (int kind = 0; kind < ZERO_MEM_KINDS; kind++)
-		if (zero_on_device((enum zero_memory_kind)kind))
-			total += (double)sample->peak[kind];
-	return total;
-}
-
-/* The rank whose memory on the device was highest. */
-static const struct zero_report_rank *highest(const struct zero_report *report)
-{
-	const struct zero_report_rank *most = report->ranks;
-
-	for (size_t i = 1; i < report->rank_count; i++)
-		if (report->ranks[i].memory.total.peak > most->memory.total.peak)
-			most = &report->ranks[i];
-	return most;
-}
-
-/*
- * Bytes on the device of the rank with most and of the one with least, over all ranks: sample i is
- * of the same steps on each of them, since all ranks step together.
- */
-static json_t *spread_of(const struct zero_report *report)
-{
-	json_t *at = json_array(), *most = json_array(), *least = json_array();
-	uint32_t count = report->ranks[0].sample_count;
-
-	for (size_t r = 1; r < report->rank_count; r++)
-		if (report->ranks[r].sample_count < count)
-			count = report->ranks[r].sample_count;
-	for (uint32_t i = 0; i < count; i++) {
-		double high = total(&report->ranks[0].samples[i]), low = high;
-
-		for (size_t r = 1; r < report->rank_count; r++) {
-			double one = total(&report->ranks[r].samples[i]);
-
-			high = one > high ? one : high;
-			low = one < low ? one : low;
-		}
-		append(&at, real((double)report->ranks[0].samples[i].seconds));
-		append(&most, real(high));
-		append(&least, real(low));
-	}
-	return json_pack("{s:o, s:o, s:o}", "at_seconds", at, "most_bytes", most, "least_bytes",
-			 least);
-}
-
-static json_t *series_of(const struct zero_report *report)
-{
-	const struct zero_report_rank *most = highest(report);
-	json_t *series = json_array();
-
-	/* Of more ranks, the two that the page shows. */
-	for (size_t i = 0; i < report->rank_count; i++)
-		if (report->rank_count <= ALL_SERIES || i == 0 || &report->ranks[i] == most)
-			append(&series, samples_of(&report->ranks[i]));
-	return series;
 }
 
 static json_t *streamed_of(const struct zero_streamed *streamed)
@@ -416,8 +303,8 @@ zero_status zero_report_json(const struct zero_report *report, char **text)
 			 "slurm-zero report", "version", 1, "library", version, "complete",
 			 !report->why, "why", text_or_null(report->why), "job", job_of(report),
 			 "options", options_of(report), "ranks", ranks_of(report), "collectives",
-			 rows_of(report), "series", series_of(report), "spread", spread_of(report),
-			 "slow", slow_of(report));
+			 rows_of(report), "series", zero_report_series(report), "spread",
+			 zero_report_spread(report), "slow", slow_of(report));
 	*text = json ? json_dumps(json, JSON_COMPACT | JSON_REAL_PRECISION(9)) : NULL;
 	json_decref(json);
 	if (!*text)

@@ -22,16 +22,17 @@ enum { WINDOW = 100, EPISODES = 16 };
 struct peer {
 	uint64_t local_rank;
 	char node[64];
-	char device[64]; /* "": none */
+	char device[112]; /* "": none */
 };
 
 struct zero_slow {
-	double limit;       /* share of the time */
-	double opened;      /* see zero_seconds, as all times */
-	uint64_t steps;     /* so far */
-	double began;       /* of the window */
-	double waited;      /* seconds that this rank had waited by then */
-	double *own;        /* [world]: seconds in the window, and [world] this rank's */
+	double limit;            /* share of the time */
+	double opened;           /* see zero_seconds, as all times */
+	uint64_t steps;          /* so far */
+	double began;            /* of the window */
+	struct zero_spent spent; /* of this rank by then */
+	double seconds;          /* of the window, for this rank */
+	double *own;             /* [world]: seconds in the window, and [world] this rank's */
 	struct peer *peers; /* [world], once ranks have exchanged times, and [world] this one */
 	struct zero_nodes nodes;
 	struct zero_slow_rank *ranks;            /* [world]: scratch */
@@ -86,7 +87,7 @@ static void name_ranks(const struct zero_slow *slow, const int *ranks, size_t co
 				     slow->peers[ranks[i]].node);
 	}
 	if (count == 1 && *slow->peers[*ranks].device)
-		zero_append(text, size, length, " (%.63s)", slow->peers[*ranks].device);
+		zero_append(text, size, length, " (%.111s)", slow->peers[*ranks].device);
 }
 
 static void print_begin(const struct zero_report_slow *one, double seconds)
@@ -127,7 +128,7 @@ static uint64_t step_of(const zero_job *job)
 }
 
 /* The first `count` of slow->ranks are slow, as was not known before the window. */
-static void begin(const zero_job *job, size_t count, double excess, double now)
+static void begin(const zero_job *job, size_t count, double excess)
 {
 	struct zero_slow *slow = job->slow;
 	struct zero_report_slow *one;
@@ -143,7 +144,7 @@ static void begin(const zero_job *job, size_t count, double excess, double now)
 	*one = (struct zero_report_slow){
 		.rank_count = count,
 		.first_step = step_of(job) + 1 - WINDOW,
-		.time = (int64_t)time(NULL) - (int64_t)(now - slow->began),
+		.time = (int64_t)time(NULL) - (int64_t)(zero_seconds() - slow->began),
 		.at = slow->began - slow->opened,
 		.waited = excess,
 	};
@@ -156,7 +157,7 @@ static void begin(const zero_job *job, size_t count, double excess, double now)
 	       (count < ZERO_REPORT_SLOW ? count : ZERO_REPORT_SLOW) * sizeof(*all));
 	name_ranks(slow, all, count, one->who, sizeof(one->who));
 	free(all);
-	print_begin(one, now - slow->began);
+	print_begin(one, slow->seconds);
 }
 
 static void end(const zero_job *job)
@@ -170,11 +171,11 @@ static void end(const zero_job *job)
 	print_end(one);
 }
 
-static void judge(const zero_job *job, double now)
+static void judge(const zero_job *job)
 {
 	struct zero_slow *slow = job->slow;
 	size_t world = (size_t)job->place.world, count;
-	double limit = slow->limit * (now - slow->began), excess;
+	double limit = slow->limit * slow->seconds, excess;
 
 	if (lasts(slow)) {
 		excess = zero_slow_excess(slow->own, slow->named, world);
@@ -189,7 +190,7 @@ static void judge(const zero_job *job, double now)
 			.own = slow->own[rank], .rank = (int)rank, .node = slow->nodes.of[rank]};
 	count = zero_slow_find(slow->ranks, world, slow->nodes.ranks, &excess);
 	if (excess > limit)
-		begin(job, count, excess, now);
+		begin(job, count, excess);
 }
 
 /* ---- windows --------------------------------------------------------------------------------- */
@@ -237,29 +238,35 @@ static zero_status exchange(zero_job *job)
 	return status || !first ? status : number_nodes(job);
 }
 
+/* Steps of a graph that is captured here take no time yet, and none of theirs is known later. */
+static bool is_captured(const zero_job *job)
+{
+	return job->ops->capturing && job->ops->capturing(job->backend);
+}
+
 /* The first step does not count: the program may have read files before it. */
 static void after_step(zero_job *job)
 {
 	struct zero_slow *slow = job->slow;
-	double now, waited;
 	struct zero_saved_error before;
+	struct zero_spent spent;
 
-	if (!slow || slow->failed || slow->steps++ % WINDOW)
+	if (!slow || slow->failed || is_captured(job) || slow->steps++ % WINDOW)
 		return;
-	now = zero_seconds();
-	waited = zero_queue_waited(job->queue);
+	spent = zero_queue_spent(job->queue);
 	if (slow->steps > 1) {
-		slow->own[job->place.world] = now - slow->began - (waited - slow->waited);
+		slow->own[job->place.world] = spent.own - slow->spent.own;
+		slow->seconds = spent.own - slow->spent.own + spent.waited - slow->spent.waited;
 		zero_error_save(&before);
 		slow->failed = exchange(job) != ZERO_OK;
 		if (slow->failed)
 			/* An error that matters comes again with the next submission. */
 			zero_error_restore(&before);
 		else if (!job->place.rank)
-			judge(job, now);
+			judge(job);
 	}
-	slow->began = now;
-	slow->waited = waited;
+	slow->began = zero_seconds();
+	slow->spent = spent;
 }
 
 /* ---- open and close -------------------------------------------------------------------------- */
@@ -270,8 +277,7 @@ zero_status zero_slow_open(zero_job *job)
 	size_t world = (size_t)job->place.world;
 	struct zero_slow *slow;
 
-	/* What the host of a device does tells nothing of how long that computes. */
-	if (percent == ZERO_SLOW_NO || world == 1 || job->ops->watch_only || !job->ops->host_memory)
+	if (percent == ZERO_SLOW_NO || world == 1 || job->ops->watch_only)
 		return ZERO_OK;
 	job->slow = slow = calloc(1, sizeof(*slow));
 	if (slow) {
@@ -286,6 +292,10 @@ zero_status zero_slow_open(zero_job *job)
 	slow->opened = zero_seconds();
 	slow->peers[world].local_rank = (uint64_t)job->place.local_rank;
 	memcpy(slow->peers[world].node, job->place.node, sizeof(job->place.node));
+	if (job->ops->device_text)
+		job->ops->device_text(job->backend, slow->peers[world].device,
+				      sizeof(slow->peers->device));
+	job->comm->metered = true;
 	return ZERO_OK;
 }
 

@@ -13,6 +13,8 @@ ZERO_SHARD=1 long 2 checkpoint restore "$scratch/saved"
 # What the end of a step tells: signals, saves, the report.
 run_ranks 2 steps "$scratch/steps"
 run_ranks alone steps "$scratch/steps" read
+# A rank that sleeps is named, and so is the end of that.
+run_ranks 2 slow "$scratch/slow"
 # torch.distributed.checkpoint: written by torch's FSDP2 and read here, and the other way around.
 run_ranks 2 dcp stock save "$scratch/dcp"
 run_ranks 3 dcp zero load "$scratch/dcp"

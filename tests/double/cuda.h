@@ -99,6 +99,7 @@ struct double_capture;
 struct double_marker {
 	int references;
 	bool done, asked;
+	uint64_t time;                  /* when it was done, in nanoseconds */
 	struct double_clock clock;      /* in a capture it counts operations of its lanes */
 	struct double_capture *capture; /* that it was recorded in; NULL: none */
 	int number;                     /* in the capture */
@@ -147,6 +148,7 @@ struct CUstream_st {
 struct CUevent_st {
 	struct double_object object;
 	CUcontext context;
+	unsigned flags;
 	struct double_marker *marker; /* NULL: never recorded */
 };
 

@@ -79,6 +79,7 @@ tests_ranks_atomic_ranks_SOURCES = \
 tests_ranks_atomic_ranks_CPPFLAGS = $(AM_CPPFLAGS) -I$(top_srcdir)/tests
 tests_ranks_atomic_ranks_LDFLAGS = $(ranks_link)
 tests_ranks_slow_ranks_SOURCES = tests/ranks/slow.c tests/ranks/ranks.h
+tests_ranks_slow_ranks_LDADD = $(LDADD) $(DL_LIBS)
 tests_ranks_slow_ranks_LDFLAGS = $(ranks_link)
 tests_ranks_stop_ranks_SOURCES = tests/ranks/stop.c tests/ranks/ranks.h
 tests_ranks_stop_ranks_LDFLAGS = $(ranks_link)

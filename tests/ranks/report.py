@@ -80,6 +80,8 @@ check(options["report"]["value"] == folder, options["report"])
 check(options["check"]["origin"] == "default", options["check"])
 check(options["stream_chunk"]["value"] == str(first["stream_chunk"]), options["stream_chunk"])
 
+# times are exchanged after 101 steps
+check(report["slow"] == [], report["slow"])
 ranks = report["ranks"]
 check([rank["rank"] for rank in ranks] == list(range(first["world"] if first["together"] else 1)),
       "ranks")
@@ -171,7 +173,10 @@ series = {**report["series"][0], "rank": 0, "at_seconds": [4, 8], "steps": [2, 2
           "step_seconds": [4, 4], "max_step_seconds": [3, 3], "end_bytes": [0, 0],
           "peak_bytes": {"shards": [2048, 2048], "caller": [1024, 0]}}
 ranks[0]["steps"] = {**ranks[0]["steps"], "measured": 1234}
-lines = drawn(markup, {**report, "ranks": ranks, "series": [series]})
+named = {"who": "rank 7 on node <n3>", "ranks": [7], "count": 1, "from_step": 1402,
+         "from_seconds": 12.5, "until_step": 1702, "until_seconds": 20, "waited_seconds": 3.25}
+named = [named, {**named, "until_step": None, "until_seconds": None}]
+lines = drawn(markup, {**report, "ranks": ranks, "series": [series], "slow": named})
 joined = "\n".join(lines)
 slow = joined[joined.index("\nread from files\n"):joined.index("\nNodes\n")]
 order = sorted(range(200), key=lambda r: ranks[r]["waited_seconds"])
@@ -180,6 +185,8 @@ check("\nn0\n0-1, 198-199\n" in joined and "\nn98\n196-197\n" in joined, "ranks 
 check("\n1.0K\n" in joined[joined.index("\nn0\n0-1"):joined.index("\nn1\n2-3")], "least of a node")
 check("mean: 2 s" in lines and "longest: 3 s" in lines and "shards: 2.0K" in lines,
       "the first sample")
+for until in "1\u202f702", "\u2013":
+    check(f"\nrank 7 on node <n3>\n1\u202f402\n{until}\n12.5 s\n3.25 s\n" in joined, "named", until)
 check("1\u202f234 were measured" in joined, "digits")
 check("path area M70.0,25.5L377.5,25.5L377.5,100.3L685.0,100.3"
       "L685.0,100.3L377.5,100.3L377.5,100.3L70.0,100.3" in lines,

@@ -46,7 +46,7 @@ esac
 gpus=(alone-g 2g 3g)
 case $name in
 # what they measure or do is the host's: the process's memory, MPI, shared memory
-memory | no_memory | none | own_mpi | shared | large | atomic | address | slow) gpus=() ;;
+memory | no_memory | none | own_mpi | shared | large | atomic | address) gpus=() ;;
 order | own_step | states_8bit | muon | slices) gpus=(2g 3g) ;;
 grid) gpus=(2g 4g) ;;
 flatten | sizing | teams | threads | tiers | views) gpus=(alone-g 3g) ;;
@@ -55,7 +55,7 @@ close) gpus=(3g) ;;
 save | restore | load_model) gpus=(alone-g 2g) ;;
 f8) gpus=(2g) ;;
 load_model_refused) gpus=(2g) ;;
-report | leave | apart | stop | export) gpus=(3g) ;;
+report | leave | apart | slow | stop | export) gpus=(3g) ;;
 esac
 if ((${#gpus[@]})) && has_gpu_doubles; then
 	worlds+=("${gpus[@]}")
@@ -106,6 +106,8 @@ use_gpu_doubles() {
 	# a child that it forks has copies of all
 	# what one rank refuses is an error on all only where they agree on each operation
 	[[ $name != order ]] || export ZERO_CHECK=1
+	# its device is to be behind the host
+	[[ $name != slow ]] || unset DOUBLE_CUDA_LEGACY
 	[[ $name != apart ]] || unset DOUBLE_CUDA_LEAKS DOUBLE_NCCL_LEAKS
 	gpu_doubles "$scratch/gpu"
 }

@@ -2,9 +2,11 @@
 /*
  * The last rank sleeps in each step until rank 0 has printed that it is slow, and works as the
  * others do until that has said that this ended: of steps of the library, and of the program's own.
- * Where slow ranks are not to be named nobody is. The report has what the lines say.
+ * Where slow ranks are not to be named nobody is. The report has what the lines say. With GPUs the
+ * last rank's device sleeps, while its host goes on.
  */
 #include <dirent.h>
+#include <dlfcn.h>
 #include <fcntl.h>
 #include <sys/stat.h>
 #include <time.h>
@@ -23,10 +25,55 @@ struct model {
 	int steps;
 };
 
-/* Of one step: longer than what a busy machine takes from another rank, in the mean. */
-static void sleep_a_while(void)
+/* In one step: longer than what a busy machine takes from another rank, in the mean. */
+static void sleep_now(void *unused)
 {
+	(void)unused;
 	nanosleep(&(struct timespec){.tv_nsec = 10 * 1000 * 1000}, NULL);
+}
+
+static void *of_driver(const char *name)
+{
+	void *driver = dlopen("libcuda.so.1", RTLD_LAZY | RTLD_NOLOAD);
+	void *function = driver ? dlsym(driver, name) : NULL;
+
+	check(function, "the driver has no %s", name);
+	return function;
+}
+
+static struct {
+	int (*retain)(void **context, int device), (*release)(int device);
+	int (*push)(void *context), (*pop)(void **context);
+	int (*launch)(void *stream, void (*function)(void *), void *user);
+	int (*finish)(void *stream);
+} driver;
+
+static void find_driver(void)
+{
+	*(void **)&driver.retain = of_driver("cuDevicePrimaryCtxRetain");
+	*(void **)&driver.release = of_driver("cuDevicePrimaryCtxRelease_v2");
+	*(void **)&driver.push = of_driver("cuCtxPushCurrent_v2");
+	*(void **)&driver.pop = of_driver("cuCtxPopCurrent_v2");
+	*(void **)&driver.launch = of_driver("cuLaunchHostFunc");
+	*(void **)&driver.finish = of_driver("cuStreamSynchronize");
+}
+
+/* What a step computes; the host waits for it after the step, as one does that shows its loss. */
+static void compute(bool sleeps, bool finish)
+{
+	void *context;
+
+	if (!on_gpu()) {
+		if (sleeps)
+			sleep_now(NULL);
+		return;
+	}
+	if (!driver.launch)
+		find_driver();
+	check(!driver.retain(&context, 0) && !driver.push(context), "no context");
+	check(!sleeps || !driver.launch(NULL, sleep_now, NULL), "nothing is launched");
+	check(!finish || !driver.finish(NULL), "the device does not end it");
+	check(!driver.pop(&context) && !driver.release(0), "no context");
 }
 
 static struct model new_model(const char *settings, bool steps_itself)
@@ -41,8 +88,9 @@ static struct model new_model(const char *settings, bool steps_itself)
 	return m;
 }
 
-static void step(struct model *m)
+static void step(struct model *m, bool sleeps)
 {
+	compute(sleeps, false);
 	ok(zero_gather(m->group, ZERO_F32));
 	check(zero_gradient(m->param), "%s", zero_last_error());
 	ok(zero_reduce(m->group));
@@ -53,6 +101,7 @@ static void step(struct model *m)
 	} else {
 		ok(zero_step(m->job, &adamw, NULL));
 	}
+	compute(false, true);
 	m->steps++;
 }
 
@@ -80,11 +129,8 @@ static bool is_printed(const struct model *m, const char *words)
 static void step_until(struct model *m, bool sleeps, const char *words)
 {
 	do {
-		for (int i = 0; i < STEPS; i++) {
-			if (sleeps)
-				sleep_a_while();
-			step(m);
-		}
+		for (int i = 0; i < STEPS; i++)
+			step(m, sleeps);
 	} while (!is_printed(m, words));
 }
 
@@ -158,11 +204,8 @@ static void nobody_is_named(const char *settings)
 
 	if (zero_rank(m.job) == 0)
 		check(!truncate(file_path("printed"), 0), "no file");
-	while (m.steps < 2 * STEPS + 1) {
-		if (sleeps)
-			sleep_a_while();
-		step(&m);
-	}
+	while (m.steps < 2 * STEPS + 1)
+		step(&m, sleeps);
 	check(!is_printed(&m, "slow"), "a rank is named");
 	ok(zero_close(m.job));
 }

@@ -46,6 +46,7 @@ static const struct {
 	{&cu.event_record, "cuEventRecord"},
 	{&cu.event_query, "cuEventQuery"},
 	{&cu.event_finish, "cuEventSynchronize"},
+	{&cu.event_elapsed, "cuEventElapsedTime"},
 	{&cu.module_load, "cuModuleLoadData"},
 	{&cu.module_unload, "cuModuleUnload"},
 	{&cu.function_get, "cuModuleGetFunction"},

@@ -4,6 +4,7 @@
  * not there (yet, or any more), leaks. Without it a fault of the library would pass all tests that
  * run on the stand-in.
  */
+#include "core/clock.h"
 #include "double_cuda.h"
 
 /* ---- order ----------------------------------------------------------------------------------- */
@@ -26,6 +27,37 @@ START_TEST(a_record_is_a_snapshot)
 	GOOD(twice((CUdeviceptr)x, 1, second));
 	GOOD(cu.stream_finish(second));
 	ck_assert(*x == 4);
+}
+END_TEST
+
+/* An event with timing has the time at which the stream came to it. */
+START_TEST(events_have_times)
+{
+	CUstream stream = new_stream();
+	CUevent begin, end, never, untimed = new_event();
+	double before, between, after, late;
+	float milliseconds;
+
+	GOOD(cu.event_new(&begin, CU_EVENT_DEFAULT));
+	GOOD(cu.event_new(&end, CU_EVENT_DEFAULT));
+	GOOD(cu.event_new(&never, CU_EVENT_DEFAULT));
+	before = zero_seconds();
+	GOOD(cu.event_record(begin, stream));
+	GOOD(cu.stream_finish(stream));
+	between = zero_seconds();
+	hold(true);
+	GOOD(cu.event_record(end, stream));
+	GOOD(cu.event_record(untimed, stream));
+	GIVES(cu.event_elapsed(&milliseconds, begin, end), CUDA_ERROR_NOT_READY);
+	after = zero_seconds();
+	hold(false);
+	GOOD(cu.stream_finish(stream));
+	late = zero_seconds();
+	GOOD(cu.event_elapsed(&milliseconds, begin, end));
+	ck_assert((double)milliseconds >= 999 * (after - between));
+	ck_assert((double)milliseconds <= 1001 * (late - before));
+	GIVES(cu.event_elapsed(&milliseconds, begin, untimed), CUDA_ERROR_INVALID_HANDLE);
+	GIVES(cu.event_elapsed(&milliseconds, never, end), CUDA_ERROR_INVALID_HANDLE);
 }
 END_TEST
 
@@ -425,6 +457,7 @@ int main(void)
 	tcase_set_timeout(own, 300);
 	tcase_add_checked_fixture(test, open_device, NULL);
 	tcase_add_test(test, a_record_is_a_snapshot);
+	tcase_add_test(test, events_have_times);
 	tcase_add_test(test, copies_with_the_host);
 	tcase_add_test(own, random_programs);
 	tcase_add_test(own, memory_has_a_budget);

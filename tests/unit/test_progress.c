@@ -106,6 +106,37 @@ START_TEST(counts_from_when_it_was_next)
 }
 END_TEST
 
+/* All time up to the last submission is its own or was waited for. */
+START_TEST(adds_up_time)
+{
+	struct zero_spent spent;
+	double first = 0, most, own = 0, waited = 0;
+
+	progress = (struct zero_progress){.last = {.number = 0}};
+	zero_progress_init(&progress);
+	for (uint64_t number = 1; number <= 100; number++) {
+		double done = progress.last.done;
+
+		begin(number, 0);
+		if (number == 1)
+			first = progress.last.begun;
+		else
+			own += progress.last.begun - done;
+		zero_progress_end(&progress, 0, 0);
+		if (number < 100)
+			waited += progress.last.done - progress.last.begun;
+	}
+	most = progress.last.begun - first;
+	spent = zero_progress_spent(&progress);
+	must(spent.own == own && spent.waited == waited, "%g s and %g s, not %g s and %g s",
+	     spent.own, spent.waited, own, waited);
+	must(own >= 0 && waited >= 0 && most > 0, "%g s, %g s of %g s", own, waited, most);
+	must(own + waited <= most * 1.000001 && own + waited >= most * 0.999999,
+	     "%g s and %g s are not %g s", own, waited, most);
+	zero_progress_destroy(&progress);
+}
+END_TEST
+
 /* What is beyond the room is not told, and until it is done the rank does not count as waiting. */
 START_TEST(more_than_there_is_room_for)
 {
@@ -152,5 +183,6 @@ int main(void)
 	tcase_add_test(tcase, counts_from_when_it_was_next);
 	tcase_add_test(tcase, more_than_there_is_room_for);
 	tcase_add_test(tcase, many_teams);
+	tcase_add_test(tcase, adds_up_time);
 	return run_cases(tcase, NULL);
 }

@@ -2,6 +2,7 @@
 /* struct zero_backend_ops of the CUDA backend. Most functions enter the device and call another
    file. */
 #include <limits.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -101,6 +102,18 @@ static void cuda_set_stream(struct zero_backend *cuda, void *stream)
 static int cuda_device_index(const struct zero_backend *cuda)
 {
 	return (int)cuda->device->id;
+}
+
+/* As nvidia-smi -L prints the UUID. */
+static void cuda_device_text(const struct zero_backend *cuda, char *text, size_t size)
+{
+	const struct zero_device *device = cuda->device;
+	int length = snprintf(text, size, "%s, GPU", device->name);
+
+	for (size_t i = 0; i < sizeof(device->uuid.bytes) && length < (int)size; i++)
+		length += snprintf(text + length, size - (size_t)length, "%s%02x",
+				   i && (i < 4 || i > 10 || i % 2) ? "" : "-",
+				   (unsigned char)device->uuid.bytes[i]);
 }
 
 static bool cuda_capturing(struct zero_backend *cuda)
@@ -351,6 +364,7 @@ static const struct zero_backend_ops cuda_ops = {
 	.abort = cuda_abort,
 	.set_stream = cuda_set_stream,
 	.device_index = cuda_device_index,
+	.device_text = cuda_device_text,
 	.capturing = cuda_capturing,
 	.caller_comm = cuda_caller_comm,
 	.event_record = cuda_event_record,

@@ -41,6 +41,28 @@ static void cuda_device_order_free(struct zero_comm *comm, struct zero_device_or
 	*order = (struct zero_device_order){0};
 }
 
+static void cuda_wait(struct zero_comm *comm, bool begins)
+{
+	struct zero_cuda_comm *cuda = zero_cuda_of(comm);
+
+	if (!cuda->first->comm.metered)
+		return;
+	zero_device_enter(cuda->device);
+	(begins ? zero_wait_begins : zero_wait_ends)(cuda->device);
+	zero_device_leave(cuda->device);
+}
+
+static struct zero_spent cuda_spent(struct zero_comm *comm)
+{
+	struct zero_device *device = zero_cuda_of(comm)->device;
+	struct zero_spent spent;
+
+	zero_device_enter(device);
+	spent = zero_wait_times(device);
+	zero_device_leave(device);
+	return spent;
+}
+
 static uint32_t cuda_device_reached(const struct zero_comm *comm)
 {
 	const struct zero_device *device = ((const struct zero_cuda_comm *)comm)->device;
@@ -311,6 +333,8 @@ const struct zero_comm_ops zero_cuda_comm_ops = {
 	.device_order_begin = cuda_device_order_begin,
 	.device_order_join = cuda_device_order_join,
 	.device_order_free = cuda_device_order_free,
+	.wait = cuda_wait,
+	.spent = cuda_spent,
 	.device_reached = cuda_device_reached,
 };
 

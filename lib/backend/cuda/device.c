@@ -123,6 +123,7 @@ zero_status zero_device_open(int local_rank, CUstream compute, struct zero_devic
 	if (!device)
 		return zero_core->fail(ZERO_E_MEMORY, "no memory for a device");
 	pthread_mutex_init(&device->lock, NULL);
+	pthread_mutex_init(&device->waits.lock, NULL);
 	device->compute_stream = compute;
 	status = find_device(device, local_rank);
 	if (!status)
@@ -180,6 +181,7 @@ void zero_device_close(struct zero_device *device)
 		finish_stream(&device->reduce_stream, device->hung);
 		for (int i = 0; i < ZERO_DEVICE_EVENTS; i++)
 			zero_event_put(device, device->events[i]);
+		zero_waits_close(&device->waits);
 		while (device->spare) {
 			struct zero_event *event = device->spare;
 
@@ -194,6 +196,7 @@ void zero_device_close(struct zero_device *device)
 		zero_device_leave(device);
 		zero_driver.context_release(device->id);
 	}
+	pthread_mutex_destroy(&device->waits.lock);
 	pthread_mutex_destroy(&device->lock);
 	free(device);
 }

@@ -57,6 +57,7 @@ static const char *const names[] = {
 	"cuEventRecord",
 	"cuEventQuery",
 	"cuEventSynchronize",
+	"cuEventElapsedTime",
 	"cuModuleLoadData",
 	"cuModuleUnload",
 	"cuModuleGetFunction",

@@ -82,6 +82,8 @@ struct zero_driver {
 	CUresult (*event_record)(CUevent, CUstream);          /* cuEventRecord */
 	CUresult (*event_query)(CUevent);                     /* cuEventQuery */
 	CUresult (*event_finish)(CUevent);                    /* cuEventSynchronize */
+	CUresult (*event_elapsed)(float *milliseconds, CUevent begin,
+				  CUevent end); /* cuEventElapsedTime */
 
 	CUresult (*module_load)(CUmodule *, const void *image); /* cuModuleLoadData */
 	CUresult (*module_unload)(CUmodule);                    /* cuModuleUnload */

@@ -22,6 +22,19 @@ struct zero_event {
 	struct zero_event *next; /* in the list of unused ones */
 };
 
+/* Waits that the device has not done, or whose time was not read yet. If there are more, the time
+   of what goes beyond is not measured. */
+enum { ZERO_WAITS = 1024 };
+
+struct zero_waits {
+	pthread_mutex_t lock;                         /* guards everything below */
+	CUevent begins[ZERO_WAITS], ends[ZERO_WAITS]; /* rings; NULL: not made yet */
+	uint64_t first, next;
+	unsigned depth;          /* threads that wait */
+	bool open;               /* begins[next] is recorded */
+	struct zero_spent spent; /* up to the end of the one before `first` */
+};
+
 struct zero_device {
 	CUdevice id;
 	CUcontext context;
@@ -48,6 +61,7 @@ struct zero_device {
 	   which the device writes and any thread reads. NULL: there is none. */
 	_Atomic uint32_t *reached;
 	uint32_t last_mark;
+	struct zero_waits waits;
 	zero_status error; /* the first error of a function that returns none; sticky */
 	char error_text[512];
 	/* Returns the error if communication has failed, so that work on the device may have ended
@@ -113,6 +127,15 @@ uint32_t zero_device_mark(struct zero_device *device);
 uint64_t zero_device_record(struct zero_device *device);
 /* The host waits for the event of that number. */
 zero_status zero_device_wait(struct zero_device *device, uint64_t number);
+
+/* ---- waits.c: how long the compute stream waits for communication ---------------------------- */
+
+/* Around what the caller waits in. Several threads may; captured streams are not measured. */
+void zero_wait_begins(struct zero_device *device);
+void zero_wait_ends(struct zero_device *device);
+/* How the stream has spent its time, up to the last of them that the device has done. */
+struct zero_spent zero_wait_times(struct zero_device *device);
+void zero_waits_close(struct zero_waits *waits);
 
 /* ---- kernel_launch.c ------------------------------------------------------------------------- */
 

@@ -33,6 +33,7 @@ cuda_sources = \
 	lib/backend/cuda/rendezvous.c \
 	lib/backend/cuda/scatter.c \
 	lib/backend/cuda/team.c \
+	lib/backend/cuda/waits.c \
 	lib/backend/cuda/window.c
 EXTRA_DIST += $(cuda_sources)
 if HAVE_CUDA
