@@ -24,6 +24,10 @@ needed=$(readelf -d libzero.so | sed -n 's/.*(NEEDED).*\[\(.*\)\]/\1/p' |
 	grep -v -e '^ld-linux' -e '^lib\(c\|dl\|pthread\)\.' -e '^lib[a-z]*san\.' | tr '\n' ' ')
 [[ -z $needed ]] || fail "libzero.so needs more than the C library: $needed"
 
+# It is linked without a look at what is missing, such as functions of the mathematical library.
+strange=$(nm -D --undefined-only libzero.so | awk '$1 == "U" && $2 !~ /@/ { print $2 }')
+[[ -z $strange ]] || fail "the C library has not what libzero.so needs: $strange"
+
 for module in zero_*.so; do
 	name=${module#zero_}
 	[[ $(exported "$module") == "zero_module_${name%.so}" ]] ||

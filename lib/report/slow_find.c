@@ -43,8 +43,8 @@ double zero_slow_excess(const double *own, const bool *named, size_t world)
 
 	for (size_t rank = 0; rank < world; rank++)
 		if (named[rank])
-			least = fmin(least, own[rank]);
+			least = own[rank] < least ? own[rank] : least;
 		else
-			most = fmax(most, own[rank]);
+			most = own[rank] > most ? own[rank] : most;
 	return least - most;
 }
