@@ -1,14 +1,14 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
 # Runs a program of several ranks: alone, without a launcher, and then at its world sizes, where all
-# ranks share memory, and some more with fewer that do: 4/2 is four ranks, of which each two do, and
-# 3! three on an older or stricter system (tests/double/forbid.c). 2g is
-# two ranks with GPUs, which tests/double stands in for: the CUDA backend with the host's
-# arithmetic. Each run is bounded, so that a hang is a failure, and shows its output only if it
-# fails. Lines that begin with "same " must be the same in all runs, those with "world N " in all of
-# N ranks. ZERO_TEST_SEEDS=N: the property test does N times as many random cases; make check-long
-# has 10, and more random models and damages too. ZERO_TEST_WORLDS="2 3/2 2g": only those of the
-# program's world sizes, or the first if it has none.
+# ranks share memory, and some more with fewer that do: 4/2 is four ranks, of which each two do, 4:2
+# has names of nodes for each two (tests/double/nodes.c), and 3! is three on an older or stricter
+# system (tests/double/forbid.c). 2g is two ranks with GPUs, which tests/double stands in for: the
+# CUDA backend with the host's arithmetic. Each run is bounded, so that a hang is a failure, and
+# shows its output only if it fails. Lines that begin with "same " must be the same in all runs,
+# those with "world N " in all of N ranks. ZERO_TEST_SEEDS=N: the property test does N times as many
+# random cases; make check-long has 10, and more random models and damages too.
+# ZERO_TEST_WORLDS="2 3/2 2g": only those of the program's world sizes, or the first if it has none.
 . "${top_srcdir:?run me by make check}/tests/common.sh"
 
 need mpi
@@ -36,7 +36,8 @@ none) worlds=(alone 1 2 3) ;;
 save | restore | load_model | f8) worlds=(alone 2 3/2) ;;
 load_model_refused) worlds=(alone 2) ;;
 # what they do differs by who leaves or reports, not by how memory is shared
-report | slow) worlds=(alone 3) ;;
+report) worlds=(alone 3) ;;
+slow) worlds=(alone 3 4:2) ;;
 leave | apart | stop) worlds=(alone 2 3) ;;
 close) worlds=(alone 2 2/1) ;;
 export) worlds=(alone 3 4/2) ;;
@@ -125,15 +126,17 @@ for world in "${worlds[@]}"; do
 	if [[ $world == alone ]]; then
 		run "$program"
 	else
-		share=0 ranks=${world%!} with=()
+		share=0 ranks=${world%[:\!]*} with=()
 		[[ $ZERO_BACKEND == host ]] || share=1
 		[[ $ranks != */* ]] || share=${ranks#*/}
 		preload=
 		[[ $ZERO_BACKEND == cuda || $name != property ]] || preload=$doubles/mpi_requests.so
 		[[ $world != *! ]] || preload=$preload:$doubles/forbid.so
+		[[ $world != *:* ]] || preload=$doubles/nodes.so
 		# by the ranks, not by the launcher
 		[[ ! $preload ]] || with=(env "LD_PRELOAD=$preload"
 			"ASAN_OPTIONS=$ASAN_OPTIONS:verify_asan_link_order=0")
+		[[ $world != *:* ]] || with+=("DOUBLE_RANKS_OF_NODE=${world#*:}")
 		[[ $world != *! ]] || export OMPI_MCA_btl_vader_single_copy_mechanism=none
 		ZERO_SHARE=$share run "$ZERORUN" --zero-preload=no -n "${ranks%/*}" "${with[@]}" \
 			"$program"
