@@ -26,6 +26,7 @@ offers --zero-stag --zero-stage=
 offers --zero-stage "--zero-stage="
 offers --zero-stage= "0 1 2 3"
 offers "--zero-offload=o" optimizer
+offers "--zero-slow=" no
 # the text of --zero-bucket speaks of --zero-allgather=auto
 offers "-n 4 --zero-allgather=" "auto grouped single"
 offers --plan --plan

@@ -105,8 +105,8 @@ static void step(struct model *m, bool sleeps)
 	m->steps++;
 }
 
-/* Whether `words` are in what rank 0 has printed. The same on all ranks. */
-static bool is_printed(const struct model *m, const char *words)
+/* How often `words` are in what rank 0 has printed. The same on all ranks. */
+static int printed(const struct model *m, const char *words)
 {
 	static char text[1 << 16];
 	double found = 0;
@@ -118,11 +118,12 @@ static bool is_printed(const struct model *m, const char *words)
 		length = read(file, text, sizeof(text) - 1);
 		check(length >= 0, "nothing can be read");
 		text[length] = '\0';
-		found = strstr(text, words) != NULL;
 		close(file);
+		for (const char *at = text; (at = strstr(at, words)); at++)
+			found++;
 	}
-	ok(zero_mean(m->job, &found, 1, 1));
-	return found > 0;
+	ok(zero_mean(m->job, &found, 1, zero_rank(m->job) == 0));
+	return (int)found;
 }
 
 /* Steps until rank 0 has printed the words. */
@@ -131,7 +132,7 @@ static void step_until(struct model *m, bool sleeps, const char *words)
 	do {
 		for (int i = 0; i < STEPS; i++)
 			step(m, sleeps);
-	} while (!is_printed(m, words));
+	} while (!printed(m, words));
 }
 
 static void check_report(const char *folder, const char *who)
@@ -200,6 +201,10 @@ static void is_named(bool steps_itself)
 		check(!truncate(file_path("printed"), 0), "no file");
 	if (slow) {
 		step_until(&m, zero_rank(m.job) >= slow, line);
+		/* While it lasts nothing else is printed. */
+		for (int i = 0; i < 2 * STEPS; i++)
+			step(&m, zero_rank(m.job) >= slow);
+		check(printed(&m, "zero: ") == 1, "%d lines", printed(&m, "zero: "));
 		step_until(&m, false, " no longer slow since step ");
 	}
 	ok(zero_close(m.job));
@@ -217,7 +222,7 @@ static void nobody_is_named(const char *settings)
 		check(!truncate(file_path("printed"), 0), "no file");
 	while (m.steps < 2 * STEPS + 1)
 		step(&m, sleeps);
-	check(!is_printed(&m, "slow"), "a rank is named");
+	check(!printed(&m, "slow"), "a rank is named");
 	ok(zero_close(m.job));
 }
 
