@@ -195,27 +195,22 @@ static void judge(const zero_job *job)
 
 /* ---- windows --------------------------------------------------------------------------------- */
 
-/* Once. Numbers the nodes, which only rank 0 needs. */
-static zero_status number_nodes(const zero_job *job)
+/* On rank 0, once. Without memory it finds no slow ranks, but still exchanges times with the
+   others. */
+static void number_nodes(struct zero_slow *slow, size_t world)
 {
-	struct zero_slow *slow = job->slow;
-	size_t world = (size_t)job->place.world;
-	struct zero_rank_node *all;
-	zero_status status;
+	struct zero_rank_node *all = calloc(world, sizeof(*all));
 
-	if (job->place.rank)
-		return ZERO_OK;
-	all = calloc(world, sizeof(*all));
 	if (!all)
-		return ZERO_E_MEMORY;
+		return;
 	for (size_t rank = 0; rank < world; rank++)
 		all[rank] = (struct zero_rank_node){
 			.name = zero_hash(slow->peers[rank].node, strlen(slow->peers[rank].node),
 					  0),
 			.local_rank = slow->peers[rank].local_rank};
-	status = zero_nodes_number(all, world, &slow->nodes);
+	if (zero_nodes_number(all, world, &slow->nodes))
+		zero_nodes_free(&slow->nodes);
 	free(all);
-	return status;
 }
 
 /* COLLECTIVE. Gathers the times of all ranks, and what they are with the first of them. */
@@ -235,7 +230,9 @@ static zero_status exchange(zero_job *job)
 	zero_status status = zero_submit_wait(&job->all, ZERO_OK, ops, first ? 2 : 1,
 					      ZERO_WORK_OTHER, "the ranks' own time");
 
-	return status || !first ? status : number_nodes(job);
+	if (!status && first && !job->place.rank)
+		number_nodes(slow, world);
+	return status;
 }
 
 /* Steps of a graph that is captured here take no time yet, and none of theirs is known later. */
@@ -257,12 +254,11 @@ static void after_step(zero_job *job)
 	if (slow->steps > 1) {
 		slow->own[job->place.world] = spent.own - slow->spent.own;
 		slow->seconds = spent.own - slow->spent.own + spent.waited - slow->spent.waited;
+		/* An error that matters comes again with the next submission. */
 		zero_error_save(&before);
 		slow->failed = exchange(job) != ZERO_OK;
-		if (slow->failed)
-			/* An error that matters comes again with the next submission. */
-			zero_error_restore(&before);
-		else if (!job->place.rank)
+		zero_error_restore(&before);
+		if (!slow->failed && slow->nodes.of)
 			judge(job);
 	}
 	slow->began = zero_seconds();
