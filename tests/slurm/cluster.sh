@@ -27,7 +27,7 @@ start_munge() {
 # In a process namespace of its own nothing outlives the test, and what it kills is its own.
 if [[ -z ${CLUSTER_ALONE-} ]]; then
 	start_munge
-	alone=(unshare --pid --fork --kill-child --mount-proc)
+	alone=(unshare --pid --fork --kill-child --mount-proc ${cluster_net:+--net})
 	if "${alone[@]}" true 2>/dev/null; then
 		CLUSTER_ALONE=yes exec "${alone[@]}" bash "$0" "$@"
 	fi
@@ -162,11 +162,17 @@ no_daemons() {
 	! pgrep -f "slurm(ctl|step)?d.*$scratch" >/dev/null
 }
 
-cluster_stop() {
+stop_slurmds() {
 	local pid
-	for pid in "$scratch"/*.pid; do
+	for pid in "$scratch"/slurmd-*.pid; do
 		[[ -s $pid ]] && kill "$(<"$pid")" 2>/dev/null
 	done
+}
+
+cluster_stop() {
+	local pid
+	[[ -s $scratch/slurmctld.pid ]] && kill "$(<"$scratch/slurmctld.pid")" 2>/dev/null
+	stop_slurmds
 	within 60 no_daemons
 	pkill -KILL -f "slurm(ctl|step)?d.*$scratch"
 	# What is left of steps is known by its folder, and what they run by its environment.

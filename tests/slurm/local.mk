@@ -21,7 +21,7 @@ SLURM_TESTS = \
 	tests/slurm/readme.sh \
 	tests/slurm/tasks.sh
 SCRIPT_TESTS += $(SLURM_TESTS)
-EXTRA_DIST += tests/slurm/cluster.sh tests/slurm/given.sh tests/slurm/sized.sh \
+EXTRA_DIST += tests/slurm/cluster.sh tests/slurm/nodes.sh tests/slurm/given.sh tests/slurm/sized.sh \
 	tests/slurm/table.sh
 
 # The program that tasks run to print their rank and settings.
