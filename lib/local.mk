@@ -51,6 +51,7 @@ noinst_HEADERS += \
 	lib/model/slices.h \
 	lib/net/address.h \
 	lib/net/dial.h \
+	lib/net/launcher.h \
 	lib/net/link.h \
 	lib/net/net.h \
 	lib/net/net_internal.h \
@@ -79,6 +80,7 @@ net_sources = \
 	lib/net/collective.c \
 	lib/net/connect.c \
 	lib/net/dial.c \
+	lib/net/launcher.c \
 	lib/net/link.c \
 	lib/net/net.c \
 	lib/net/net_team.c \

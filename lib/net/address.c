@@ -5,7 +5,6 @@
 #include <net/if.h>
 #include <netinet/in.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>
 #include <unistd.h>
@@ -79,9 +78,8 @@ static void add_address(void *context, const struct ifaddrs *entry)
 }
 
 bool zero_address_each(void (*each)(void *context, const struct ifaddrs *entry), void *context,
-		       int family)
+		       int family, const char *filter)
 {
-	const char *filter = getenv("NCCL_SOCKET_IFNAME");
 	struct ifaddrs *list;
 
 	if (getifaddrs(&list))
@@ -119,7 +117,8 @@ static int open_socket(int family)
 	return fd;
 }
 
-bool zero_address_listen(int *fd, struct zero_address *own, char *why, size_t size)
+bool zero_address_listen(int *fd, struct zero_address *own, const char *filter, char *why,
+			 size_t size)
 {
 	struct sockaddr_storage bound;
 	socklen_t length = sizeof(bound);
@@ -131,12 +130,12 @@ bool zero_address_listen(int *fd, struct zero_address *own, char *why, size_t si
 		*fd = open_socket(family);
 	}
 	if (*fd < 0 || getsockname(*fd, (struct sockaddr *)&bound, &length)) {
-		snprintf(why, size, "cannot listen for other ranks: %s", strerror(errno));
+		snprintf(why, size, "cannot listen for ranks: %s", strerror(errno));
 		return false;
 	}
 	/* The port has the same offset in sockaddr_in and sockaddr_in6. */
 	own->port = ntohs(((const struct sockaddr_in *)&bound)->sin_port);
-	if (zero_address_each(add_address, own, family))
+	if (zero_address_each(add_address, own, family, filter))
 		return true;
 	snprintf(why, size, "cannot list the network interfaces of this node: %s", strerror(errno));
 	return false;

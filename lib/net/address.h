@@ -25,13 +25,15 @@ struct zero_address {
 
 /* Whether `filter`, the value of NCCL_SOCKET_IFNAME or NULL, allows a network interface. */
 bool zero_interface_allowed(const char *filter, const char *interface);
-/* Calls `each` for the addresses of this node, in the order in which others should try them; if
-   `family` is AF_INET, only those of IPv4. Returns false and sets errno if they cannot be
+/* Calls `each` for the addresses of this node whose interfaces `filter` allows, in the order in
+   which others should try them; if `family` is AF_INET, only those of IPv4. Returns false and sets errno if they cannot be
    listed. */
 bool zero_address_each(void (*each)(void *context, const struct ifaddrs *entry), void *context,
-		       int family);
-/* Opens a listening socket on all addresses, and sets port and addresses of `own`. Returns false
-   and the reason in `why` on failure; *fd is then -1 or still open. */
-bool zero_address_listen(int *fd, struct zero_address *own, char *why, size_t size);
+		       int family, const char *filter);
+/* Opens a listening socket on all addresses, and sets port and addresses of `own`, those of
+   interfaces that `filter` allows. Returns false and the reason in `why` on failure; *fd is then -1
+   or still open. */
+bool zero_address_listen(int *fd, struct zero_address *own, const char *filter, char *why,
+			 size_t size);
 
 #endif

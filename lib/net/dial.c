@@ -215,7 +215,7 @@ static int try_address(struct zero_dial *dial, size_t i, double deadline)
    network be slow. */
 int zero_dial(struct zero_dial *dial, double deadline)
 {
-	double patience = 1, pause = 0.01;
+	double patience = dial->patience > 0 ? dial->patience : 1, pause = 0.01;
 
 	snprintf(dial->why, sizeof(dial->why), "no time was left to connect");
 	while (!atomic_load(dial->over)) {

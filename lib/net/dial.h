@@ -32,6 +32,7 @@ struct zero_hello_reply {
 struct zero_dial {
 	struct zero_address address;
 	struct zero_hello hello; /* with rank, wanted, cookie and node; the rest is filled in */
+	double patience;         /* seconds for each address at first; 0 stands for 1 */
 	const atomic_bool *over; /* whether to give up */
 	_Atomic int *connecting; /* the socket that is being connected, for a forked child; or -1 */
 	/* Results. */

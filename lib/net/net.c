@@ -204,7 +204,8 @@ static zero_status listen_for_ranks(struct zero_net *net, struct zero_address *o
 	if (net->wakeup < 0 || getrandom(net->own.cookie, sizeof(net->own.cookie), 0) !=
 				       (ssize_t)sizeof(net->own.cookie))
 		return zero_fail(ZERO_E_COMM, "cannot listen for other ranks: %s", strerror(errno));
-	ok = zero_address_listen(&listener, &net->own, why, sizeof(why));
+	ok = zero_address_listen(&listener, &net->own, getenv("NCCL_SOCKET_IFNAME"), why,
+				 sizeof(why));
 	net->listener = listener;
 	if (!ok)
 		return zero_fail(ZERO_E_COMM, "%s", why);

@@ -8,6 +8,9 @@
 
 #define LAST_WORDS       500000 /* microseconds in which the others say what they are doing */
 #define LAUNCHER_SECONDS 2.0    /* within which the launcher has to end this process */
+#define NOTICE_SECONDS   0.5    /* within which zerorun has to answer */
+
+enum { NOTIFIERS = 2 }; /* the first ranks; a launcher of many ranks wants few connections */
 
 /* A signal that the program raises reaches this thread, whatever the others are in, but none of
    those by which a launcher ends it. */
@@ -27,10 +30,35 @@ static void tell_program(struct zero_ring *ring)
 	atomic_store(&ring->may_end, true);
 }
 
+/* zerorun does not learn of a lost node from srun. */
+static void *notify_launcher(void *context)
+{
+	const struct zero_ring *ring = context;
+	struct zero_loss_notice notice = {.rank = ring->lost_rank};
+
+	if (ring->has_launcher) {
+		snprintf(notice.node, sizeof(notice.node), "%.63s",
+			 ring->all[ring->lost_rank].node_name);
+		zero_launcher_notify(&ring->launcher, ring->attempt, &notice, NOTICE_SECONDS);
+	}
+	return NULL;
+}
+
+/* Should the finder be ended before it has done so. */
+static void notify_launcher_too(struct zero_ring *ring)
+{
+	pthread_t thread;
+
+	if (ring->config.aborts && ring->has_launcher && ring->config.rank < NOTIFIERS &&
+	    !zero_thread_start(&thread, "zero-notice", notify_launcher, ring))
+		pthread_detach(thread);
+}
+
 static void *abort_job(void *context)
 {
 	struct zero_ring *ring = context;
 
+	notify_launcher(ring);
 	if (ring->last_words)
 		usleep(LAST_WORDS);
 	ring->config.abort_job(ring->config.context, ring->message);
@@ -89,6 +117,7 @@ void zero_ring_handle_fault(struct zero_ring *ring, struct zero_ring_link *link,
 	ring->reported_at = zero_seconds();
 	ring->inquiry.active = false;
 	zero_ring_send(zero_ring_other_link(ring, link), frame);
+	notify_launcher_too(ring);
 	/* A rank that failed is still there, to be named. */
 	if (frame->rank == ring->config.rank)
 		atomic_store(&ring->may_end, true);

@@ -450,7 +450,7 @@ static PyObject *py_addresses(union value *v)
 	PyObject *list = PyList_New(0);
 
 	(void)v;
-	if (list && !zero_address_each(add_address, list, AF_INET6))
+	if (list && !zero_address_each(add_address, list, AF_INET6, getenv("NCCL_SOCKET_IFNAME")))
 		PyErr_SetFromErrno(PyExc_OSError);
 	if (!PyErr_Occurred())
 		return list;

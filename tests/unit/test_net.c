@@ -112,7 +112,9 @@ START_TEST(offered)
 
 	memset(offer.after, 7, sizeof(offer.after));
 	entries = _i ? ENTRIES : 7;
-	ck_assert_msg(zero_address_listen(&fd, &offer.own, why, sizeof(why)), "%s", why);
+	ck_assert_msg(zero_address_listen(&fd, &offer.own, getenv("NCCL_SOCKET_IFNAME"), why,
+					  sizeof(why)),
+		      "%s", why);
 	ck_assert_uint_ne(offer.own.port, 0);
 	for (int i = 0; i < ZERO_ADDRESSES && want[_i][i]; i++) {
 		bool six = offer.own.at[i].family == 6;
@@ -185,7 +187,7 @@ START_TEST(answered)
 	pthread_t thread;
 
 	entries = 1;
-	ck_assert(zero_address_listen(&listener, &dial.address, why, sizeof(why)));
+	ck_assert(zero_address_listen(&listener, &dial.address, NULL, why, sizeof(why)));
 	strcpy(dial.address.node, "node");
 	strcpy(dial.hello.node, "node");
 	zero_dial_prepare(&dial);
