@@ -18,6 +18,14 @@ launcher_zerorun_SOURCES = \
 	launcher/plan/show.c \
 	launcher/plan/survey.c \
 	launcher/plan/survey.h \
+	launcher/recover/choose.c \
+	launcher/recover/choose.h \
+	launcher/recover/listen.c \
+	launcher/recover/listen.h \
+	launcher/recover/nodes.c \
+	launcher/recover/nodes.h \
+	launcher/recover/recover.c \
+	launcher/recover/recover.h \
 	launcher/text.c \
 	launcher/text.h \
 	lib/core/available_memory.c

@@ -23,6 +23,11 @@ static void print_help(void)
 	      "      --label             begin each line of output with its rank\n"
 	      "      --launcher-arg=ARG  one more argument for mpirun or srun; may be repeated\n"
 	      "      --max-restarts=N    start a job that fails again, at most N times\n"
+	      "      --spare-nodes=N     with --max-restarts: nodes of the allocation that "
+	      "replace lost ones\n"
+	      "      --min-ranks=N       with --max-restarts: go on with fewer ranks if nodes are "
+	      "lost,\n"
+	      "                          but not with fewer than these\n"
 	      "      --plan              print what would be run, and with which options; run "
 	      "nothing\n"
 	      "      --model=PATH        with --plan: print the memory that a rank needs for this "
@@ -208,6 +213,10 @@ static int parse_own_flag(struct cursor *cursor, struct request *request)
 		return parse_count("-N", value, &request->nodes) ? 1 : -1;
 	if (takes_value(cursor, "--max-restarts", &value))
 		return parse_count("--max-restarts", value, &request->restarts) ? 1 : -1;
+	if (takes_value(cursor, "--spare-nodes", &value))
+		return parse_count("--spare-nodes", value, &request->spare_nodes) ? 1 : -1;
+	if (takes_value(cursor, "--min-ranks", &value))
+		return parse_count("--min-ranks", value, &request->min_ranks) ? 1 : -1;
 	if (takes_value(cursor, "--launcher-arg", &value)) {
 		if (!value) {
 			print_error("--launcher-arg needs a value: an argument for mpirun or srun");
@@ -288,12 +297,34 @@ static int parse_arguments(char **argv, struct request *request)
 			    "a rank needs");
 		return EXIT_USAGE;
 	}
+	if ((request->spare_nodes || request->min_ranks) && !request->restarts) {
+		print_error("%s can be given with --max-restarts alone, which starts a job again "
+			    "that has lost nodes",
+			    request->spare_nodes ? "--spare-nodes" : "--min-ranks");
+		return EXIT_USAGE;
+	}
 	if (!*request->program) {
 		print_error(
 			"no program was given. Usage: zerorun [options] [--] program [arguments]");
 		return EXIT_USAGE;
 	}
 	return 0;
+}
+
+static int start(struct plan *plan, const struct request *request)
+{
+	struct recovery *recovery;
+	int status;
+
+	if (!launch_set_key())
+		return EXIT_FAILURE;
+	if (!request->restarts)
+		return launch(plan);
+	status = recovery_prepare(&recovery, plan, request);
+	if (!status)
+		status = launch_restarting(plan, request->restarts, recovery);
+	recovery_free(recovery);
+	return status;
 }
 
 int main(int argc, char **argv)
@@ -342,10 +373,8 @@ int main(int argc, char **argv)
 		goto out;
 	if (request.plan)
 		status = show_plan(stdout, &plan, &request);
-	else if (request.restarts)
-		status = launch_restarting(&plan, request.restarts);
 	else
-		status = launch(&plan);
+		status = start(&plan, &request);
 out:
 	if (fflush(stdout) != 0 && !status)
 		status = EXIT_FAILURE;

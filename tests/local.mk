@@ -26,6 +26,7 @@ UNIT_TESTS = \
 	tests/unit/test_progress \
 	tests/unit/test_quantize \
 	tests/unit/test_record \
+	tests/unit/test_recover \
 	tests/unit/test_restart \
 	tests/unit/test_sizing \
 	tests/unit/test_slow \
@@ -229,11 +230,18 @@ tests_unit_test_guard_LDADD = lib/liboptions.la $(UNIT_LIBS)
 
 # The clock is the test's.
 tests_unit_test_restart_SOURCES = tests/unit/test_restart.c launcher/launch/restart.c \
-	launcher/text.c
+	launcher/plan/find.c launcher/plan/script.c launcher/recover/choose.c \
+	launcher/recover/listen.c launcher/recover/nodes.c launcher/recover/recover.c launcher/text.c
+tests_unit_test_restart_CPPFLAGS = $(AM_CPPFLAGS) -DZERO_LIBDIR=\"$(libdir)\"
 tests_unit_test_restart_CFLAGS = $(UNIT_CFLAGS)
 tests_unit_test_restart_LDFLAGS = -Wl,--wrap=clock_gettime,--wrap=sigtimedwait \
 	-Wl,--wrap=waitpid,--wrap=print_error
-tests_unit_test_restart_LDADD = lib/liboptions.la $(UNIT_LIBS)
+tests_unit_test_restart_LDADD = lib/libzerocore.la $(UNIT_LIBS)
+
+tests_unit_test_recover_SOURCES = tests/unit/test_recover.c launcher/recover/choose.c \
+	launcher/recover/listen.c launcher/text.c
+tests_unit_test_recover_CFLAGS = $(UNIT_CFLAGS)
+tests_unit_test_recover_LDADD = lib/libzerocore.la $(UNIT_LIBS)
 
 tests_unit_test_task_gpus_SOURCES = tests/unit/test_task_gpus.c tests/unit/device_groups.h \
 	tests/unit/nvml_double.h

@@ -3,9 +3,11 @@
 #include <signal.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/random.h>
 #include <unistd.h>
 
 #include "launcher/launch/launch.h"
+#include "net/launcher.h"
 
 /*
  * zerorun becomes the launcher instead of waiting for it, so that signals, the terminal, stdin and
@@ -42,4 +44,20 @@ int launch(struct plan *plan)
 	error = errno;
 	print_error("%s cannot be run: %s", plan->path, strerror(error));
 	return error == ENOENT ? EXIT_NOT_FOUND : EXIT_NOT_EXECUTABLE;
+}
+
+bool launch_set_key(void)
+{
+	uint8_t key[16];
+	char text[ZERO_RUN_BYTES];
+
+	if (getrandom(key, sizeof(key), 0) != (ssize_t)sizeof(key)) {
+		print_error("the system gives no random numbers: %s", strerror(errno));
+		return false;
+	}
+	zero_run_format(key, text);
+	setenv("ZERO_RUN", text, 1);
+	/* a zerorun around this one listens for its own ranks */
+	unsetenv("ZERO_LAUNCHER");
+	return true;
 }

@@ -14,8 +14,9 @@ struct request {
 	unsigned tasks, nodes; /* 0: not given */
 	const char *model;     /* --plan prints the memory that a rank needs for it */
 	bool slurm, label, plan;
-	const char *inspect; /* a checkpoint, or a folder of checkpoints */
-	unsigned restarts;   /* of a job that fails; 0: none */
+	const char *inspect;             /* a checkpoint, or a folder of checkpoints */
+	unsigned restarts;               /* of a job that fails; 0: none */
+	unsigned spare_nodes, min_ranks; /* after the loss of nodes; 0: not given */
 	struct config_query config;
 	bool answered; /* --help or --version was printed: there is nothing else to do */
 };

@@ -129,7 +129,7 @@ static int status_of(unsigned limit, const struct run *runs)
 	signals_taken = 0;
 	/* a clock that begins anywhere, at no whole second */
 	clock_now = 123456 * SECOND + 987654321;
-	status = launch_restarting(&plan, limit);
+	status = launch_restarting(&plan, limit, NULL);
 	clock_now = 0;
 	for (unsigned i = 0; i < seen->runs; i++)
 		ck_assert_int_eq(atoi(seen->restart[i]), (int)i);

@@ -1,0 +1,244 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "launcher/recover/nodes.h"
+
+#include <errno.h>
+#include <netdb.h>
+#include <poll.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "core/clock.h"
+#include "launcher/plan/plan.h"
+
+#define PROBE_SECONDS 1.5
+
+/* ---- what Slurm says ------------------------------------------------------------------------- */
+
+/* The value after " NAME=" in a line of scontrol, malloc'ed; NULL if there is none. */
+static char *field(const char *line, const char *name)
+{
+	char *key = format_text(" %s=", name);
+	const char *at = strstr(line, key);
+
+	free(key);
+	if (!at)
+		return NULL;
+	at = strchr(at, '=') + 1;
+	return format_text("%.*s", (int)strcspn(at, " \n"), at);
+}
+
+/* What scontrol prints; *status is its exit status. */
+static char *ask_scontrol(char *const *arguments, bool quiet, int *status)
+{
+	char *path = find_program("scontrol", status);
+	char *argv[] = {path, arguments[0], arguments[1], arguments[2], arguments[3], NULL};
+	char *text;
+
+	if (!path) {
+		if (!quiet)
+			print_error("scontrol was not found in PATH");
+		return format_text("%s", "");
+	}
+	text = run_program(argv, quiet, status);
+	free(path);
+	return text;
+}
+
+/* In Slurm's configuration it may be a range, for several slurmd on one machine, which then have a
+   port of their own each. */
+static char *default_port(void)
+{
+	char *arguments[] = {(char *)"show", (char *)"config", NULL, NULL};
+	int status;
+	char *text = ask_scontrol(arguments, true, &status);
+	const char *at = strstr(text, "\nSlurmdPort");
+	char *port;
+
+	at = at ? at + strcspn(at + 1, "=\n") + 1 : NULL;
+	port = format_text("%d", at && *at == '=' ? atoi(at + 1) : 6818);
+	free(text);
+	return port;
+}
+
+static void resolve(struct nodes *nodes, size_t i, const char *line, const char *port)
+{
+	const struct addrinfo hints = {.ai_socktype = SOCK_STREAM};
+	char *host = field(line, "NodeAddr"), *own = field(line, "Port");
+	struct addrinfo *found;
+
+	if (host && !getaddrinfo(host, own ? own : port, &hints, &found)) {
+		memcpy(&nodes->address[i], found->ai_addr, found->ai_addrlen);
+		nodes->length[i] = found->ai_addrlen;
+		freeaddrinfo(found);
+	}
+	free(host);
+	free(own);
+}
+
+static void allocate(struct nodes *nodes, size_t count)
+{
+	*nodes = (struct nodes){.name = calloc(count + 1, sizeof(*nodes->name)),
+				.lost = calloc(count + 1, sizeof(*nodes->lost)),
+				.why = calloc(count + 1, sizeof(*nodes->why)),
+				.address = calloc(count + 1, sizeof(*nodes->address)),
+				.length = calloc(count + 1, sizeof(*nodes->length))};
+	if (!nodes->name || !nodes->lost || !nodes->why || !nodes->address || !nodes->length)
+		exit_no_memory();
+}
+
+bool nodes_read(struct nodes *nodes, const char *list)
+{
+	char *arguments[] = {(char *)"-o", (char *)"show", (char *)"node", (char *)list};
+	int status;
+	char *text = ask_scontrol(arguments, false, &status), *port = default_port();
+	size_t lines = 0;
+
+	for (const char *c = text; *c; c++)
+		lines += *c == '\n';
+	allocate(nodes, lines);
+	for (char *line = strtok(text, "\n"); line; line = strtok(NULL, "\n")) {
+		if (strncmp(line, "NodeName=", 9) != 0 || nodes->count == lines)
+			continue;
+		nodes->name[nodes->count] =
+			format_text("%.*s", (int)strcspn(line + 9, " "), line + 9);
+		resolve(nodes, nodes->count++, line, port);
+	}
+	free(port);
+	free(text);
+	return !status && nodes->count;
+}
+
+void nodes_clear(struct nodes *nodes)
+{
+	for (size_t i = 0; i < nodes->count; i++)
+		free(nodes->name[i]);
+	free(nodes->name);
+	free(nodes->lost);
+	free(nodes->why);
+	free(nodes->address);
+	free(nodes->length);
+	*nodes = (struct nodes){0};
+}
+
+char *nodes_join(const struct nodes *nodes, const bool *chosen)
+{
+	char *text;
+	size_t size;
+	FILE *out = open_memstream(&text, &size);
+	const char *separator = "";
+
+	if (!out)
+		exit_no_memory();
+	for (size_t i = 0; i < nodes->count; i++) {
+		if (chosen && !chosen[i])
+			continue;
+		fprintf(out, "%s%s", separator, nodes->name[i]);
+		separator = ",";
+	}
+	if (fclose(out) != 0)
+		exit_no_memory();
+	return text;
+}
+
+static void set_lost(struct nodes *nodes, size_t i, const char *why)
+{
+	if (!nodes->lost[i])
+		nodes->why[i] = why;
+	nodes->lost[i] = true;
+}
+
+/* A node that is drained still works. */
+static void read_states(struct nodes *nodes)
+{
+	static const char *const lost[] = {"DOWN", "NOT_RESPONDING", "FAIL", "*"};
+	char *names = nodes_join(nodes, NULL);
+	char *arguments[] = {(char *)"-o", (char *)"show", (char *)"node", names};
+	int status;
+	char *text = ask_scontrol(arguments, true, &status);
+
+	for (char *line = strtok(text, "\n"); line; line = strtok(NULL, "\n")) {
+		char *state = field(line, "State");
+
+		for (size_t i = 0; state && i < nodes->count; i++) {
+			size_t length = strlen(nodes->name[i]);
+
+			if (strncmp(line, "NodeName=", 9) != 0 ||
+			    strncmp(line + 9, nodes->name[i], length) != 0 ||
+			    line[9 + length] != ' ')
+				continue;
+			for (size_t j = 0; j < sizeof(lost) / sizeof(lost[0]); j++)
+				if (strstr(state, lost[j]))
+					set_lost(nodes, i, "Slurm has found it down");
+		}
+		free(state);
+	}
+	free(text);
+	free(names);
+}
+
+/* ---- what its slurmd says -------------------------------------------------------------------- */
+
+/* Begins to connect. Returns the socket; -1: there is nothing to wait for. */
+static int begin_probe(struct nodes *nodes, size_t i)
+{
+	int fd;
+
+	if (nodes->lost[i] || !nodes->length[i])
+		return -1;
+	fd = socket(nodes->address[i].ss_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
+	/* Without a descriptor nothing is known of the node. */
+	if (fd < 0)
+		return -1;
+	if (connect(fd, (const struct sockaddr *)&nodes->address[i], nodes->length[i]) == 0 ||
+	    errno == EINPROGRESS)
+		return fd;
+	set_lost(nodes, i, "it cannot be reached");
+	close(fd);
+	return -1;
+}
+
+static void end_probe(struct nodes *nodes, size_t i, int fd)
+{
+	int error = 0;
+	socklen_t length = sizeof(error);
+
+	getsockopt(fd, SOL_SOCKET, SO_ERROR, &error, &length);
+	if (error)
+		set_lost(nodes, i,
+			 error == ECONNREFUSED ? "its slurmd has ended" : "it cannot be reached");
+	close(fd);
+}
+
+void nodes_probe(struct nodes *nodes)
+{
+	struct pollfd *fds = calloc(nodes->count, sizeof(*fds));
+	double end = zero_seconds() + PROBE_SECONDS, left;
+	size_t waiting = 0;
+
+	if (!fds)
+		exit_no_memory();
+	for (size_t i = 0; i < nodes->count; i++) {
+		fds[i] = (struct pollfd){.fd = begin_probe(nodes, i), .events = POLLOUT};
+		waiting += fds[i].fd >= 0;
+	}
+	read_states(nodes);
+	while (waiting && (left = end - zero_seconds()) > 0) {
+		if (poll(fds, nodes->count, (int)(1e3 * left) + 1) < 0 && errno != EINTR)
+			break;
+		for (size_t i = 0; i < nodes->count; i++) {
+			if (fds[i].fd < 0 || !fds[i].revents)
+				continue;
+			end_probe(nodes, i, fds[i].fd);
+			fds[i].fd = -1;
+			waiting--;
+		}
+	}
+	for (size_t i = 0; i < nodes->count; i++) {
+		if (fds[i].fd < 0)
+			continue;
+		set_lost(nodes, i, "it does not answer");
+		close(fds[i].fd);
+	}
+	free(fds);
+}

@@ -1,0 +1,324 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* How zerorun learns that a rank was lost, and which nodes and ranks it goes on with. */
+#include <arpa/inet.h>
+#include <netinet/in.h>
+#include <pthread.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include "launcher/recover/choose.h"
+#include "launcher/recover/listen.h"
+#include "unit.h"
+
+/* ---- nodes and ranks ------------------------------------------------------------------------- */
+
+/* Nodes are letters: u is used, l is used and lost, s is a spare, d is a spare and lost. */
+struct row {
+	struct layout layout;
+	const char *nodes, *used; /* 1: by the next attempt */
+	unsigned ranks;
+	const char *why;
+};
+
+#define LAYOUT(RANKS, NODES, PER_NODE, MIN)                                                    \
+	{                                                                                      \
+		.ranks = (RANKS), .nodes = (NODES), .per_node = (PER_NODE), .min_ranks = (MIN) \
+	}
+
+static const struct row rows[] = {
+	/* nothing is lost that is used */
+	{LAYOUT(3, 3, 1, 0), "uuu", "111", 3, NULL},
+	{LAYOUT(3, 3, 1, 0), "uuud", "1110", 3, NULL},
+	/* spares replace lost nodes, and those that are left stay */
+	{LAYOUT(3, 3, 1, 0), "ulus", "1011", 3, NULL},
+	{LAYOUT(3, 3, 1, 0), "luus", "0111", 3, NULL},
+	{LAYOUT(6, 3, 2, 0), "sluuss", "101100", 6, NULL},
+	{LAYOUT(6, 2, 3, 0), "llss", "0011", 6, NULL},
+	{LAYOUT(2, 2, 1, 0), "ludss", "01010", 2, NULL},
+	/* there are too few, and the job has to have all ranks */
+	{LAYOUT(3, 3, 1, 0), "ulu", NULL, 0,
+	 "2 nodes are left for 2 of its 3 ranks (--min-ranks allows fewer ranks, --spare-nodes "
+	 "keeps nodes to replace lost ones)"},
+	{LAYOUT(8, 2, 4, 0), "uld", NULL, 0,
+	 "1 node is left for 4 of its 8 ranks (--min-ranks allows fewer ranks, --spare-nodes "
+	 "keeps nodes to replace lost ones)"},
+	/* or fewer: as many as whole nodes are left for */
+	{LAYOUT(3, 3, 1, 2), "ulu", "101", 2, NULL},
+	{LAYOUT(12, 3, 4, 1), "lul", "010", 4, NULL},
+	{LAYOUT(12, 3, 4, 9), "luls", NULL, 0,
+	 "2 nodes are left for 8 ranks, fewer than --min-ranks=9"},
+	{LAYOUT(12, 3, 4, 8), "luls", "0101", 8, NULL},
+	{LAYOUT(3, 3, 1, 2), "llu", NULL, 0, "1 node is left for 1 rank, fewer than --min-ranks=2"},
+	/* unequal nodes: 3 and 2 ranks; 3 nodes of 2 have room for 5 */
+	{LAYOUT(5, 2, 3, 3), "ul", "10", 3, NULL},
+	{LAYOUT(5, 4, 2, 5), "uulu", "1101", 5, NULL},
+	/* an attempt with fewer ranks goes on with more, once there are nodes */
+	{LAYOUT(4, 4, 1, 2), "uuslss", "111010", 4, NULL},
+	/* nobody is left */
+	{LAYOUT(3, 3, 1, 1), "llld", NULL, 0, "no node is left"},
+	{LAYOUT(1, 1, 1, 0), "l", NULL, 0, "no node is left"},
+	{LAYOUT(1, 1, 1, 0), "", NULL, 0, "no node is left"},
+	/* numbers that only a user can think of */
+	{LAYOUT(4000000000u, 2, 2000000000, 1), "uus", "110", 4000000000u, NULL},
+	{LAYOUT(4000000000u, 1, 4000000000u, 1), "us", "10", 4000000000u, NULL},
+};
+
+START_TEST(chosen)
+{
+	const struct row *row = &rows[_i];
+	size_t count = strlen(row->nodes);
+	bool lost[16], used[16];
+	char why[256] = "";
+
+	for (size_t i = 0; i < count; i++) {
+		used[i] = strchr("ul", row->nodes[i]) != NULL;
+		lost[i] = strchr("ld", row->nodes[i]) != NULL;
+	}
+	ck_assert_uint_eq(choose_nodes(&row->layout, lost, used, count, why, sizeof(why)),
+			  row->ranks);
+	ck_assert_str_eq(why, row->why ? row->why : "");
+	for (size_t i = 0; row->used && i < count; i++)
+		ck_assert_msg(used[i] == (row->used[i] == '1'), "node %zu of %s", i, row->nodes);
+}
+END_TEST
+
+START_TEST(per_node)
+{
+	ck_assert_uint_eq(ranks_per_node(6, 3), 2);
+	ck_assert_uint_eq(ranks_per_node(7, 3), 3);
+	ck_assert_uint_eq(ranks_per_node(1, 1), 1);
+	ck_assert_uint_eq(ranks_per_node(4294967295u, 2), 2147483648u);
+}
+END_TEST
+
+/* ---- where zerorun listens, as text ---------------------------------------------------------- */
+
+static const char *const right[] = {
+	"n1:1:10.0.0.1",
+	"login-7.cluster:65535:10.0.0.1,2001:db8::1,192.168.7.9",
+	"n1:4711:",
+	"n1:4711:1.1.1.1,1.1.1.2,1.1.1.3,1.1.1.4,1.1.1.5,1.1.1.6,1.1.1.7,1.1.1.8",
+};
+static const char *const wrong[] = {
+	"",
+	"n1",
+	":1:10.0.0.1",
+	"n1:0:10.0.0.1",
+	"n1:-1:10.0.0.1",
+	"n1:65536:10.0.0.1",
+	"n1: 1:10.0.0.1",
+	"n1:99999999999999999999:10.0.0.1",
+	"n1:1",
+	"n1:1:10.0.0",
+	"n1:1:10.0.0.1 ",
+	"n1:1:,10.0.0.1",
+	"n1:1:10.0.0.1,,10.0.0.2",
+	"n1:1:2001:db8:::1",
+	"n1:1:n2",
+	"n1:1:1111:2222:3333:4444:5555:6666:7777:8888:9999:aaaa:bbbb:cccc",
+	"n1:1:1.1.1.1,1.1.1.2,1.1.1.3,1.1.1.4,1.1.1.5,1.1.1.6,1.1.1.7,1.1.1.8,1.1.1.9",
+	"a-name-that-is-longer-than-any-name-of-a-machine-may-be-on-any-system:1:10.0.0.1",
+};
+
+START_TEST(text)
+{
+	struct zero_address address;
+	char again[ZERO_LAUNCHER_BYTES];
+
+	for (size_t i = 0; i < COUNT_OF(right); i++) {
+		ck_assert_msg(zero_launcher_parse(right[i], &address), "%s", right[i]);
+		zero_launcher_format(&address, again);
+		ck_assert_str_eq(again, right[i]);
+	}
+	for (size_t i = 0; i < COUNT_OF(wrong); i++)
+		ck_assert_msg(!zero_launcher_parse(wrong[i], &address), "%s", wrong[i]);
+}
+END_TEST
+
+START_TEST(addresses_of_one_node)
+{
+	struct zero_address address = {.node = "n1", .port = 7, .count = 4};
+	char text_[ZERO_LAUNCHER_BYTES];
+
+	memcpy(address.at[0].bytes, (uint8_t[]){127, 0, 0, 1}, 4);
+	memcpy(address.at[1].bytes, (uint8_t[]){10, 0, 0, 1}, 4);
+	memcpy(address.at[2].bytes, (uint8_t[]){0xfe, 0x80, [15] = 1}, 16);
+	memcpy(address.at[3].bytes, (uint8_t[]){[15] = 1}, 16);
+	for (int i = 0; i < 4; i++)
+		address.at[i].family = i < 2 ? 4 : 6;
+	zero_launcher_format(&address, text_);
+	ck_assert_str_eq(text_, "n1:7:10.0.0.1");
+}
+END_TEST
+
+START_TEST(longest_text)
+{
+	struct zero_address address = {.port = 65535, .count = ZERO_ADDRESSES};
+	char text_[ZERO_LAUNCHER_BYTES];
+
+	memset(address.node, 'n', 63);
+	for (int i = 0; i < ZERO_ADDRESSES; i++) {
+		address.at[i].family = 6;
+		memset(address.at[i].bytes, 0x11 * (i + 1), 16);
+	}
+	zero_launcher_format(&address, text_);
+	ck_assert_uint_eq(strlen(text_), 63 + 7 + ZERO_ADDRESSES * 39 + ZERO_ADDRESSES - 1);
+	ck_assert(zero_launcher_parse(text_, &address));
+}
+END_TEST
+
+START_TEST(key)
+{
+	uint8_t cookie[16], again[16];
+	char text_[ZERO_RUN_BYTES];
+
+	for (int i = 0; i < 16; i++)
+		cookie[i] = (uint8_t)(17 * i + 3);
+	zero_run_format(cookie, text_);
+	ck_assert_str_eq(text_, "031425364758697a8b9cadbecfe0f102");
+	ck_assert(zero_run_parse(text_, again));
+	ck_assert_mem_eq(cookie, again, 16);
+	ck_assert(!zero_run_parse("", again));
+	ck_assert(!zero_run_parse("031425364758697a8b9cadbecfe0f10", again));
+	ck_assert(!zero_run_parse("031425364758697a8b9cadbecfe0f1022", again));
+	ck_assert(!zero_run_parse("031425364758697a8b9cadbecfe0f10x", again));
+}
+END_TEST
+
+/* ---- a notice -------------------------------------------------------------------------------- */
+
+static const char run_key[] = "00112233445566778899aabbccddeeff";
+static struct listener listener;
+
+static void begin_to_listen(void)
+{
+	unsetenv("ZERO_LAUNCHER");
+	listen_begin(&listener, run_key);
+	setenv("ZERO_RUN", run_key, 1);
+	setenv("ZERO_RESTART", "4", 1);
+}
+
+static void end_listening(void)
+{
+	listen_end(&listener);
+}
+
+static struct sender {
+	struct zero_address address;
+	int attempt;
+	bool answered;
+	_Atomic bool done;
+} sender;
+
+static void *notify(void *context)
+{
+	struct zero_loss_notice notice = {.rank = 5, .node = "n3"};
+
+	sender.answered = zero_launcher_notify(&sender.address, sender.attempt, &notice, 0.5);
+	sender.done = true;
+	return context;
+}
+
+/* A rank sends a notice while zerorun listens. Returns whether zerorun took it. */
+static bool notice_arrives(struct zero_loss_notice *notice)
+{
+	struct pollfd fds[1 + LISTEN_PENDING];
+	bool found = false, done;
+	pthread_t thread;
+
+	sender.done = false;
+	ck_assert_int_eq(pthread_create(&thread, NULL, notify, NULL), 0);
+	do {
+		done = sender.done;
+		poll(fds, listen_fds(&listener, fds), 10);
+		found |= listen_read(&listener, 4, notice);
+	} while (!done);
+	pthread_join(thread, NULL);
+	return found;
+}
+
+START_TEST(arrives)
+{
+	struct zero_loss_notice notice;
+
+	ck_assert(zero_launcher_find(&sender.address, &sender.attempt));
+	ck_assert_int_eq(sender.attempt, 4);
+	ck_assert(notice_arrives(&notice));
+	ck_assert(sender.answered);
+	ck_assert_int_eq(notice.rank, 5);
+	ck_assert_str_eq(notice.node, "n3");
+}
+END_TEST
+
+START_TEST(of_another_attempt_or_run)
+{
+	struct zero_loss_notice notice;
+
+	ck_assert(zero_launcher_find(&sender.address, &sender.attempt));
+	sender.attempt = 3;
+	ck_assert(!notice_arrives(&notice));
+	ck_assert(!sender.answered);
+	sender.attempt = 4;
+	sender.address.cookie[15] ^= 1;
+	ck_assert(!notice_arrives(&notice));
+	ck_assert(!sender.answered);
+}
+END_TEST
+
+/* More of them than zerorun waits for, which send nothing or too little. */
+START_TEST(beside_others_that_say_nothing)
+{
+	int silent[3 * LISTEN_PENDING];
+	struct sockaddr_in to = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+	struct zero_loss_notice notice;
+
+	ck_assert(zero_launcher_find(&sender.address, &sender.attempt));
+	to.sin_port = htons(sender.address.port);
+	for (size_t i = 0; i < COUNT_OF(silent); i++) {
+		silent[i] = socket(AF_INET, SOCK_STREAM, 0);
+		ck_assert_int_eq(connect(silent[i], (struct sockaddr *)&to, sizeof(to)), 0);
+		if (i % 2)
+			ck_assert_int_eq(send(silent[i], "zeronet", 8, MSG_NOSIGNAL), 8);
+	}
+	ck_assert(notice_arrives(&notice));
+	for (size_t i = 0; i < COUNT_OF(silent); i++)
+		close(silent[i]);
+	listen_end(&listener);
+	begin_to_listen();
+}
+END_TEST
+
+START_TEST(nobody_listens)
+{
+	struct zero_loss_notice notice = {.rank = 1};
+
+	ck_assert(zero_launcher_find(&sender.address, &sender.attempt));
+	/* on another port */
+	listen_end(&listener);
+	begin_to_listen();
+	ck_assert(!zero_launcher_notify(&sender.address, 4, &notice, 0.2));
+	setenv("ZERO_LAUNCHER", "elsewhere", 1);
+	ck_assert(!zero_launcher_find(&sender.address, &sender.attempt));
+	unsetenv("ZERO_LAUNCHER");
+	ck_assert(!zero_launcher_find(&sender.address, &sender.attempt));
+}
+END_TEST
+
+int main(void)
+{
+	TCase *choice = tcase_create("choose"), *notices = tcase_create("notice");
+
+	tcase_add_loop_test(choice, chosen, 0, COUNT_OF(rows));
+	tcase_add_test(choice, per_node);
+	tcase_add_test(choice, text);
+	tcase_add_test(choice, addresses_of_one_node);
+	tcase_add_test(choice, longest_text);
+	tcase_add_test(choice, key);
+	tcase_add_checked_fixture(notices, begin_to_listen, end_listening);
+	tcase_add_test(notices, arrives);
+	tcase_add_test(notices, of_another_attempt_or_run);
+	tcase_add_test(notices, beside_others_that_say_nothing);
+	tcase_add_test(notices, nobody_listens);
+	return run_cases(choice, notices, NULL);
+}
