@@ -78,8 +78,8 @@ differ=$(diff <(facts zero.3 Facts Variables) \
 	fail "zero.3 (<) and spank_zero.8 (>) differ in facts: $differ"
 
 # No page speaks of a flag or variable that there is not.
-others='--zero --zero- --no-zero ZERO_CHECKPOINT ZERO_ENABLED ZERO_MPIRUN ZERO_RESTART'
-others+=' ZERO_RESOLVED ZERO_OK'
+others='--zero --zero- --no-zero ZERO_CHECKPOINT ZERO_ENABLED ZERO_MPIRUN ZERO_RESTART ZERO_RUN'
+others+=' ZERO_LAUNCHER ZERO_RESOLVED ZERO_OK'
 while read -r word; do
 	grep -qxF -e "$word" <<<"$flags"$'\n'"$variables"$'\n'"${others// /$'\n'}" ||
 		fail "a page names $word, which is no option"

@@ -3,7 +3,7 @@
 
 #include <stdio.h>
 
-/* Takes unused nodes until there are as many as in the first attempt. Returns how many there are. */
+/* Takes unused nodes until there are as many as in the first attempt. Returns the number. */
 static unsigned take_nodes(const struct layout *layout, const bool *lost, bool *used, size_t count)
 {
 	unsigned nodes = 0;

@@ -1,8 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "launcher/recover/recover.h"
 
+#include <signal.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/prctl.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 static unsigned number_of(const char *variable)
 {
@@ -91,10 +95,20 @@ static bool nodes_can_be_replaced(const struct plan *plan, struct nodes *nodes)
 	       nodes_read(nodes, list);
 }
 
+static void stop_releasing(struct recovery *recovery)
+{
+	if (recovery->releases <= 0)
+		return;
+	kill(-recovery->releases, SIGTERM);
+	waitpid(recovery->releases, NULL, 0);
+	recovery->releases = 0;
+}
+
 void recovery_free(struct recovery *recovery)
 {
 	if (!recovery)
 		return;
+	stop_releasing(recovery);
 	nodes_clear(&recovery->nodes);
 	free(recovery->used);
 	free(recovery->told);
@@ -166,35 +180,50 @@ void recovery_print_loss(struct recovery *recovery, double seconds)
 	}
 }
 
-/* Else Slurm would end the job when it finds the nodes down. scontrol writes scripts into the
-   working folder. */
-static void shrink(const struct recovery *recovery)
+/*
+ * Releases the lost nodes from the job, which Slurm would end when it finds them down. That is long
+ * after the next attempt has begun, and Slurm may refuse for a while after an earlier change, so
+ * that a process does it aside. scontrol writes scripts into the working folder.
+ */
+static void release_lost(struct recovery *recovery)
 {
-	static const char script[] = "folder=$(mktemp -d) && cd \"$folder\" || exit\n"
-				     "scontrol update JobId=\"$1\" ReqNodeList=\"$2\"; status=$?\n"
-				     "rm -rf \"$folder\"; exit $status";
+	static const char script[] =
+		"exec 3>&2 2>/dev/null\n"
+		"folder=$(mktemp -d) && cd \"$folder\" || exit\n"
+		"trap 'cd / && rm -rf \"$folder\"' EXIT; trap 'exit 1' TERM\n"
+		"for try in 1 2 3 4 5 6 7 8 9 10; do\n"
+		"	said=$(scontrol update JobId=\"$1\" ReqNodeList=\"$2\" 2>&1) && exit\n"
+		"	sleep 3\n"
+		"done\n"
+		"echo \"zerorun: Slurm does not release lost nodes: $said\" >&3";
 	const struct nodes *nodes = &recovery->nodes;
 	bool *kept = calloc(nodes->count, sizeof(*kept));
-	char *argv[] = {(char *)"/bin/sh",
-			(char *)"-c",
-			(char *)script,
-			(char *)"sh",
-			getenv("SLURM_JOB_ID"),
-			NULL,
-			NULL};
-	int status;
+	pid_t self = getpid();
+	sigset_t none;
+	char *left;
 
 	if (!kept)
 		exit_no_memory();
 	for (size_t i = 0; i < nodes->count; i++)
 		kept[i] = !nodes->lost[i];
-	argv[5] = nodes_join(nodes, kept);
-	free(run_program(argv, false, &status));
-	if (status)
-		print_error("Slurm has not released the lost nodes, and may end the job when it "
-			    "finds them down");
-	free(argv[5]);
+	left = nodes_join(nodes, kept);
 	free(kept);
+	stop_releasing(recovery);
+	recovery->releases = fork();
+	if (recovery->releases == 0) {
+		setpgid(0, 0);
+		prctl(PR_SET_PDEATHSIG, SIGTERM);
+		sigemptyset(&none);
+		sigprocmask(SIG_SETMASK, &none, NULL);
+		if (getppid() == self)
+			execl("/bin/sh", "sh", "-c", script, "sh", getenv("SLURM_JOB_ID"), left,
+			      NULL);
+		_exit(EXIT_FAILURE);
+	}
+	/* what it waits for ends with it, see stop_releasing */
+	if (recovery->releases > 0)
+		setpgid(recovery->releases, recovery->releases);
+	free(left);
 }
 
 bool recovery_continue(struct recovery *recovery)
@@ -208,7 +237,7 @@ bool recovery_continue(struct recovery *recovery)
 		print_error("the job cannot go on: %s", why);
 		return false;
 	}
-	shrink(recovery);
+	release_lost(recovery);
 	flags = layout_flags(recovery);
 	/* the step that has lost a node holds its resources until Slurm knows it */
 	strings_add(&flags, format_text("--overlap"));

@@ -15,6 +15,7 @@ struct recovery {
 	bool *used;     /* which nodes the attempt uses */
 	bool *told;     /* of which lost nodes a line was printed */
 	char *names;    /* of the used nodes */
+	pid_t releases; /* the process that releases lost nodes; 0: none */
 	unsigned ranks; /* of the attempt */
 };
 

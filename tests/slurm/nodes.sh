@@ -83,6 +83,7 @@ start_slurmd() {
 			slurmd -D -f "$2" -N "$1"; exit' - "$1" "$scratch/$1/slurm.conf" \
 		</dev/null >"$scratch/$1/slurmd.out" 2>&1 &
 	echo $! >"$scratch/$1/node"
+	disown # its end is no news
 }
 
 node_is_gone() {
