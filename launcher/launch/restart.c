@@ -164,6 +164,9 @@ static int run_once(struct restarts *restarts)
 		wait_for_event(restarts, child);
 	if (!restarts->noticed_at)
 		restarts->noticed_at = zero_seconds();
+	/* some flags of srun make it end with 0 though a node is lost */
+	if (restarts->look_at && !ended)
+		return EXIT_FAILURE;
 	return exit_status(ended);
 }
 

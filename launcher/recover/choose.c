@@ -2,6 +2,9 @@
 #include "launcher/recover/choose.h"
 
 #include <stdio.h>
+#include <string.h>
+
+#include "launcher/text.h"
 
 /* Takes unused nodes until there are as many as in the first attempt. Returns the number. */
 static unsigned take_nodes(const struct layout *layout, const bool *lost, bool *used, size_t count)
@@ -42,4 +45,18 @@ unsigned choose_nodes(const struct layout *layout, const bool *lost, bool *used,
 			 "--spare-nodes keeps nodes to replace lost ones)",
 			 nodes, nodes > 1 ? "s are" : " is", ranks, least);
 	return 0;
+}
+
+char *scale_gpus(const char *gpus, unsigned first_nodes, unsigned nodes)
+{
+	const char *colon = strrchr(gpus, ':'), *digits = colon ? colon + 1 : gpus;
+	size_t length = strspn(digits, "0123456789");
+	unsigned number = 0;
+
+	if (length && length < 8 && !digits[length] && !strchr(gpus, ','))
+		sscanf(digits, "%u", &number);
+	if (!number || number % first_nodes)
+		return NULL;
+	return format_text("%.*s%llu", (int)(digits - gpus), gpus,
+			   (unsigned long long)(number / first_nodes) * nodes);
 }

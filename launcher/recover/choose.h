@@ -26,5 +26,8 @@ static inline unsigned ranks_per_node(unsigned ranks, unsigned nodes)
  */
 unsigned choose_nodes(const struct layout *layout, const bool *lost, bool *used, size_t count,
 		      char *why, size_t size);
+/* The GPUs of a job, such as "6" or "a100:6", if it had another number of nodes with as many on
+   each; malloc'ed. NULL if nodes have different numbers or types. */
+char *scale_gpus(const char *gpus, unsigned first_nodes, unsigned nodes);
 
 #endif

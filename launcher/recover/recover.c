@@ -37,19 +37,25 @@ static void set_flags(struct recovery *recovery, struct strings *flags)
 	strings_clear(flags);
 }
 
-/* Of an attempt on the nodes that are used. */
+/* Of an attempt on the nodes that are used. By itself srun asks for the GPUs of all nodes. */
 static struct strings layout_flags(struct recovery *recovery)
 {
+	const char *all_gpus = getenv("SLURM_GPUS");
 	struct strings flags = {0};
-	size_t nodes = 0;
+	unsigned nodes = 0;
+	char *gpus;
 
 	for (size_t i = 0; i < recovery->nodes.count; i++)
 		nodes += recovery->used[i];
 	free(recovery->names);
 	recovery->names = nodes_join(&recovery->nodes, recovery->used);
-	strings_add(&flags, format_text("--nodes=%zu", nodes));
+	strings_add(&flags, format_text("--nodes=%u", nodes));
 	strings_add(&flags, format_text("--ntasks=%u", recovery->ranks));
 	strings_add(&flags, format_text("--nodelist=%s", recovery->names));
+	gpus = all_gpus ? scale_gpus(all_gpus, (unsigned)recovery->nodes.count, nodes) : NULL;
+	if (gpus)
+		strings_add(&flags, format_text("--gpus=%s", gpus));
+	free(gpus);
 	return flags;
 }
 

@@ -71,15 +71,15 @@ refused ''
 for flag in --spare-nodes --min-ranks; do
 	run "$ZERORUN" "$flag=1" true
 	is "$status" 2
-	is "$err" "zerorun: $flag can be given with --max-restarts alone, which starts a job again \
-that has lost nodes"
+	is "$err" "zerorun: $flag can be given with --max-restarts alone, which starts a job \
+again that has lost nodes"
 	run "$ZERORUN" --max-restarts=1 "$flag" 0 true
 	is "$status" 2
 	is "$err" "zerorun: $flag: '0' is not a whole number from 1 to 9999999"
 	run "$ZERORUN" --max-restarts=1 "$flag" 1 true
 	is "$status" 2
-	is "$err" "zerorun: $flag needs an allocation of Slurm, which is not a heterogeneous job, and \
-whose nodes scontrol shows"
+	is "$err" "zerorun: $flag needs an allocation of Slurm, which is not a heterogeneous \
+job, and whose nodes scontrol shows"
 done
 run "$ZERORUN" --help
 has "$out" '--max-restarts=N'

@@ -60,12 +60,11 @@ nodes_adjust() {
 		port=$(sed -n 's/^SlurmctldPort=//p' "$folder/slurm.conf")
 		sed -i -e "s/^SlurmctldHost=.*/SlurmctldHost=$(hostname -s)($outside_address)/" \
 			-e "s|^SlurmdPidFile=.*|SlurmdPidFile=$scratch/%n/slurmd.pid|" \
-			-e '/^NodeName=/d; /^GresTypes=/d; s/Nodes=n\[1-3\]/Nodes=n[1-4]/' \
-			"$folder/slurm.conf"
-		rm "$folder/gres.conf"
+			-e '/^NodeName=/d; s/Nodes=n\[1-3\]/Nodes=n[1-4]/' "$folder/slurm.conf"
+		sed -i 's/n\[1-3\]/n[1-4]/' "$folder/gres.conf"
 		for node in "${nodes[@]}"; do
 			echo "NodeName=$node NodeAddr=$(node_address "$node") Port=$((port + 1))" \
-				"CPUs=4 RealMemory=4000"
+				"CPUs=4 RealMemory=4000 Gres=gpu:2"
 		done >>"$folder/slurm.conf"
 	done
 }

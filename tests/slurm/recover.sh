@@ -36,14 +36,18 @@ soon() {
 	within 60 "$@" || wrong "waited in vain for: $*"
 }
 
-# start FLAG...: zerorun beside the nodes, in an allocation of all of them
-start() {
+# begin_job COMMAND...: in the background, and waits until it has saved
+begin_job() {
 	rm -rf "$scratch/saved" "$log"
-	salloc -Q --no-kill -N 4 --ntasks-per-node=1 "$ZERORUN" "$@" \
-		bash "$scratch/train" \
-		>"$scratch/job.out" 2>"$scratch/job.err" </dev/null &
+	"$@" >"$scratch/job.out" 2>"$scratch/job.err" </dev/null &
 	job=$! restarts=0
 	soon has_lines 7
+}
+
+# start FLAG...: zerorun beside the nodes, in an allocation of all of them
+start() {
+	begin_job salloc -Q --no-kill -N 4 --ntasks-per-node=1 --gpus=8 "$ZERORUN" "$@" \
+		bash "$scratch/train"
 }
 
 lines() {
@@ -68,7 +72,8 @@ goes_on() {
 	# only now nobody of the attempt before writes
 	soon has_lines $(($(lines) + 1))
 	soon has_resumed
-	[[ ! $1 ]] || said 1 "^zerorun: the job continues with $1 ranks on $2: restart $restarts of " ||
+	[[ ! $1 ]] ||
+		said 1 "^zerorun: the job continues with $1 ranks on $2: restart $restarts of " ||
 		wrong "the job does not say that it continues with $1 ranks on $2"
 	echo "$3: started again after $((restarted - began)) ms," \
 		"a step after $(($(now) - began)) ms"
@@ -101,8 +106,9 @@ stop() {
 	wait_for no_steps
 }
 
+# lost_is_released LEFT: these nodes alone are the job's
 lost_is_released() {
-	[[ $(squeue -h -o %N) == "n[1,3-4]" ]]
+	[[ $(squeue -h -o %N) == "$1" ]]
 }
 
 # ended STATUS
@@ -127,7 +133,7 @@ start --max-restarts=9 --spare-nodes=1 --min-ranks=2
 lose node_kill n2
 goes_on 3 n1,n3,n4 "a node is killed, a spare replaces it"
 said 1 '^zerorun: node n2 is lost after .*: its slurmd has ended$' || wrong "n2 is not named"
-soon lost_is_released
+soon lost_is_released "n[1,3-4]"
 # rank 0's
 lose node_silence n1
 goes_on 2 n3,n4 "a node goes silent, fewer ranks go on"
@@ -152,6 +158,25 @@ ended 137
 said 1 "^zerorun: the job cannot go on: 3 nodes are left for 3 of its 4 ranks \(" ||
 	wrong "the job does not say why it does not go on"
 back n4
+
+# ---- in a batch script, whose job Slurm does not requeue for a node that it has lost before
+
+cat >"$scratch/batch" <<EOF
+#!/bin/bash
+exec "$ZERORUN" --max-restarts=9 --spare-nodes=1 bash "$scratch/train"
+EOF
+begin_job sbatch --wait -Q -N 4 --ntasks-per-node=1 --requeue -o "$scratch/job.out" \
+	-e "$scratch/job.err" "$scratch/batch"
+lose node_kill n3
+goes_on 3 n1,n2,n4 "a node of a batch job is killed"
+soon lost_is_released "n[1-2,4]"
+scontrol update NodeName=n3 State=DOWN Reason=test
+soon has_lines $(($(lines) + 3))
+[[ $(squeue -h -o %T) == RUNNING ]] || wrong "the batch job is not running"
+has_resumed || wrong "the batch job was started again"
+scancel "$(squeue -h -o %i)"
+wait "$job"
+back n3
 
 # ---- more of them, with nodes that are replaced
 

@@ -92,6 +92,34 @@ START_TEST(per_node)
 }
 END_TEST
 
+/* What scale_gpus makes of it from 3 nodes to 2; NULL: nothing. */
+START_TEST(gpus)
+{
+	static const char *const table[][2] = {
+		{"6", "4"},
+		{"3", "2"},
+		{"a100:12", "a100:8"},
+		{"gpu:a100:3", "gpu:a100:2"},
+		{"4", NULL},
+		{"0", NULL},
+		{"", NULL},
+		{"a100", NULL},
+		{"a100:", NULL},
+		{"a100:6,v100:3", NULL},
+		{"6x", NULL},
+		{"-6", NULL},
+		{"99999999999999999999", NULL},
+	};
+
+	for (size_t i = 0; i < COUNT_OF(table); i++) {
+		char *scaled = scale_gpus(table[i][0], 3, 2);
+
+		ck_assert_pstr_eq(scaled, table[i][1]);
+		free(scaled);
+	}
+}
+END_TEST
+
 /* ---- where zerorun listens, as text ---------------------------------------------------------- */
 
 static const char *const right[] = {
@@ -311,6 +339,7 @@ int main(void)
 
 	tcase_add_loop_test(choice, chosen, 0, COUNT_OF(rows));
 	tcase_add_test(choice, per_node);
+	tcase_add_test(choice, gpus);
 	tcase_add_test(choice, text);
 	tcase_add_test(choice, addresses_of_one_node);
 	tcase_add_test(choice, longest_text);
