@@ -311,18 +311,19 @@ static int parse_arguments(char **argv, struct request *request)
 	return 0;
 }
 
-static int start(struct plan *plan, const struct request *request)
+/* Prints or runs the plan. */
+static int carry_out(struct plan *plan, struct request *request)
 {
-	struct recovery *recovery;
-	int status;
+	struct recovery *recovery = NULL;
+	int status = request->restarts ? recovery_prepare(&recovery, plan, request) : 0;
 
-	if (!launch_set_key())
-		return EXIT_FAILURE;
-	if (!request->restarts)
-		return launch(plan);
-	status = recovery_prepare(&recovery, plan, request);
-	if (!status)
-		status = launch_restarting(plan, request->restarts, recovery);
+	if (!status && request->plan)
+		status = show_plan(stdout, plan, request);
+	else if (!status && !launch_set_key())
+		status = EXIT_FAILURE;
+	else if (!status)
+		status = request->restarts ? launch_restarting(plan, request->restarts, recovery)
+					   : launch(plan);
 	recovery_free(recovery);
 	return status;
 }
@@ -369,12 +370,8 @@ int main(int argc, char **argv)
 		goto out;
 	}
 	status = plan_make(&plan, &request);
-	if (status)
-		goto out;
-	if (request.plan)
-		status = show_plan(stdout, &plan, &request);
-	else
-		status = start(&plan, &request);
+	if (!status)
+		status = carry_out(&plan, &request);
 out:
 	if (fflush(stdout) != 0 && !status)
 		status = EXIT_FAILURE;

@@ -31,6 +31,7 @@ KILLS = {
     "lib/checkpoint": ("tests/gpt/resume.sh",),
     "spank": sorted(glob.glob("tests/slurm/*.sh")),  # slurmstepd leaves none either
     "launcher/launch": ("tests/launcher/restart.sh", "tests/launcher/zerorun.sh"),
+    "launcher/recover": ("tests/slurm/recover.sh",),
 }
 # gcov knows nothing of Python.
 PYTHON = (*sorted(glob.glob("python/tests/*.sh")), "tests/wheel.sh", "tests/slurm/torch.sh",

@@ -65,6 +65,10 @@ static void block_signals(struct restarts *restarts)
 	sigaddset(&blocked, SIGQUIT);
 	sigprocmask(SIG_BLOCK, &blocked, &restarts->before);
 	restarts->signals = signalfd(-1, &restarts->waited, SFD_CLOEXEC | SFD_NONBLOCK);
+	if (restarts->signals < 0) {
+		print_error("signals cannot be waited for: %s", strerror(errno));
+		exit(EXIT_FAILURE);
+	}
 }
 
 static bool ends_job(int number)

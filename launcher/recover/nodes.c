@@ -37,7 +37,8 @@ static char *ask_scontrol(char *const *arguments, bool quiet, int *status)
 
 	if (!path) {
 		if (!quiet)
-			print_error("scontrol was not found in PATH");
+			print_error(
+				"scontrol was not found in PATH: a lost node cannot be replaced");
 		return format_text("%s", "");
 	}
 	text = run_program(argv, quiet, status);

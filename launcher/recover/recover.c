@@ -67,7 +67,7 @@ static int find_layout(struct layout *layout, const struct request *request, uns
 	unsigned per_node = number_of("SLURM_NTASKS_PER_NODE"), tasks = number_of("SLURM_NTASKS");
 	unsigned spare = request->spare_nodes;
 
-	if (spare >= count || request->nodes + spare > count) {
+	if (spare && (spare >= count || request->nodes + spare > count)) {
 		print_error("--spare-nodes=%u: the allocation has %u node%s%s", spare, count,
 			    count > 1 ? "s" : "", request->nodes ? ", and -N takes others" : "");
 		return EXIT_USAGE;
@@ -201,7 +201,8 @@ static void release_lost(struct recovery *recovery)
 		"	said=$(scontrol update JobId=\"$1\" ReqNodeList=\"$2\" 2>&1) && exit\n"
 		"	sleep 3\n"
 		"done\n"
-		"echo \"zerorun: Slurm does not release lost nodes: $said\" >&3";
+		"echo \"zerorun: Slurm does not release the lost nodes, and may end the job when "
+		"it finds them down: $said\" >&3";
 	const struct nodes *nodes = &recovery->nodes;
 	bool *kept = calloc(nodes->count, sizeof(*kept));
 	pid_t self = getpid();

@@ -30,7 +30,8 @@ if [[ \${*: -1} == --node-report ]]; then
 	exit
 fi
 printf '%s\n' "\$@"
-env | grep -E '^(ZERO|OMP|LD)_' | grep -vE '^ZERO_(HAVE|REQUIRE)=' | sort
+env | grep -E '^(ZERO|OMP|LD)_' | grep -vE '^ZERO_(HAVE|REQUIRE)=' | sort |
+	sed -E 's/^(ZERO_RUN)=[0-9a-f]{32}\$/\1=KEY/'
 exit 33
 EOF
 chmod +x "$scratch/bin/srun"
@@ -51,7 +52,8 @@ program
 x y
 LD_PRELOAD=libm.so.6
 OMP_NUM_THREADS=1
-ZERO_BUCKET=2M"
+ZERO_BUCKET=2M
+ZERO_RUN=KEY"
 SLURM_JOB_ID=7 run "$ZERORUN" program
 is "${out%%$'\nOMP'*}" $'--zero\nprogram'
 # outside an allocation nobody is asked
