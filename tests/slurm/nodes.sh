@@ -51,8 +51,8 @@ nodes_connect() {
 	done
 }
 
-# A process id of a node's says nothing outside of it, so that no file with one is where cluster.sh
-# looks for them.
+# srun waits for a lost node as long as it does elsewhere. A process id of a node's says nothing
+# outside of it, so that no file with one is where cluster.sh looks for them.
 nodes_adjust() {
 	local folder node port
 	nodes_connect
@@ -60,7 +60,8 @@ nodes_adjust() {
 		port=$(sed -n 's/^SlurmctldPort=//p' "$folder/slurm.conf")
 		sed -i -e "s/^SlurmctldHost=.*/SlurmctldHost=$(hostname -s)($outside_address)/" \
 			-e "s|^SlurmdPidFile=.*|SlurmdPidFile=$scratch/%n/slurmd.pid|" \
-			-e '/^NodeName=/d; s/Nodes=n\[1-3\]/Nodes=n[1-4]/' "$folder/slurm.conf"
+			-e 's/^KillWait=.*/KillWait=30/; s/Nodes=n\[1-3\]/Nodes=n[1-4]/' \
+			-e '/^NodeName=/d' "$folder/slurm.conf"
 		sed -i 's/n\[1-3\]/n[1-4]/' "$folder/gres.conf"
 		for node in "${nodes[@]}"; do
 			echo "NodeName=$node NodeAddr=$(node_address "$node") Port=$((port + 1))" \
