@@ -153,11 +153,16 @@ lose kill_rank 1
 goes_on "" "" "a rank is killed"
 said 1 'restart 1 of 9 in 1 s$' || wrong "the job is not started again as it was"
 said 0 ' is lost after ' || wrong "a node is named"
-lose node_kill n4
+# a switch, say; one of them is named by the library
+ip link set to_n4 down
+node_silence n3
 ended 137
-said 1 "^zerorun: the job cannot go on: 3 nodes are left for 3 of its 4 ranks \(" ||
+node_kill n4
+said 2 "^zerorun: node n[34] is lost after .*: it does not answer$" ||
+	wrong "the lost nodes are not named"
+said 1 "^zerorun: the job cannot go on: 2 nodes are left for 2 of its 4 ranks \(" ||
 	wrong "the job does not say why it does not go on"
-back n4
+back n3 n4
 
 # ---- in a batch script, whose job Slurm does not requeue for a node that it has lost before
 
