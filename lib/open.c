@@ -19,8 +19,7 @@
    stays until all other work has ended. */
 static const struct zero_hooks *const hooks[] = {
 	&zero_watch_hooks, &zero_slow_hooks,  &zero_report_hooks,     &zero_model_hooks,
-	&zero_load_hooks,  &zero_train_hooks, &zero_checkpoint_hooks,
-	&zero_protect_hooks,
+	&zero_load_hooks,  &zero_train_hooks, &zero_checkpoint_hooks, &zero_protect_hooks,
 };
 
 /* One allocation for the job and what the rooms keep of it. */

@@ -66,7 +66,8 @@ static zero_status introduce(struct zero_protect *protect, struct introduction *
 
 		memcpy(mine->address.cookie + at, &random, sizeof(random));
 	}
-	if (!zero_address_listen(&protect->server.listening, &mine->address, why, sizeof(why)))
+	if (!zero_address_listen(&protect->server.listening, &mine->address,
+				 getenv("NCCL_SOCKET_IFNAME"), why, sizeof(why)))
 		return zero_fail(ZERO_E_COMM, "%s", why);
 	return ZERO_OK;
 }
