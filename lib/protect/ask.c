@@ -16,14 +16,13 @@ enum { CONNECT_SECONDS = 10, SILENCE_SECONDS = 30, PIECE = 1 << 20 };
 
 static zero_status lost(struct zero_protect_ask *ask, int rank, const char *what)
 {
-	struct zero_protect_peer *peer = &ask->peers[rank];
+	int fd = atomic_exchange(&ask->peers[rank], -1);
 	zero_status status = zero_fail(ZERO_E_FILE, "rank %d on node %s does not %s: %s", rank,
 				       ask->addresses[rank].node, what,
 				       errno ? strerror(errno) : "it has closed the connection");
 
-	if (peer->fd >= 0)
-		close(peer->fd);
-	peer->fd = -1;
+	if (fd >= 0)
+		close(fd);
 	return status;
 }
 
@@ -37,7 +36,7 @@ static zero_status connect_to(struct zero_protect_ask *ask, int rank)
 				 .connecting = &connecting};
 	int fd;
 
-	if (ask->peers[rank].fd >= 0)
+	if (ask->peers[rank] >= 0)
 		return ZERO_OK;
 	memcpy(dial.hello.cookie, ask->cookie, sizeof(dial.hello.cookie));
 	snprintf(dial.hello.node, sizeof(dial.hello.node), "%s", ask->node);
@@ -49,7 +48,7 @@ static zero_status connect_to(struct zero_protect_ask *ask, int rank)
 	fcntl(fd, F_SETFL, fcntl(fd, F_GETFL) & ~O_NONBLOCK);
 	setsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &patience, sizeof(patience));
 	setsockopt(fd, SOL_SOCKET, SO_SNDTIMEO, &patience, sizeof(patience));
-	ask->peers[rank].fd = fd;
+	ask->peers[rank] = fd;
 	return ZERO_OK;
 }
 
@@ -88,27 +87,39 @@ static bool receive_all(int fd, void *to, size_t bytes)
 	return true;
 }
 
-zero_status zero_protect_get(struct zero_protect_ask *ask, int rank,
-			     const struct zero_protect_name *name, uint64_t at, void *to,
-			     size_t bytes)
+static zero_status get_once(struct zero_protect_ask *ask, int rank,
+			    const struct zero_protect_request *request, void *to)
 {
-	struct zero_protect_request request = {
-		.kind = ZERO_PROTECT_GET, .name = *name, .at = at, .bytes = bytes};
 	struct zero_protect_answer answer;
 	zero_status status = connect_to(ask, rank);
-	int fd = ask->peers[rank].fd;
+	int fd = ask->peers[rank];
 
 	if (status)
 		return status;
-	if (!send_all(fd, &request, sizeof(request), 0) ||
+	if (!send_all(fd, request, sizeof(*request), 0) ||
 	    !receive_all(fd, &answer, sizeof(answer)) ||
-	    (!answer.error && !receive_all(fd, to, bytes)))
+	    (!answer.error && !receive_all(fd, to, request->bytes)))
 		return lost(ask, rank, "send what it has protected");
 	if (answer.error)
 		return zero_fail(ZERO_E_FILE,
 				 "rank %d on node %s cannot read what it has protected: %s", rank,
 				 ask->addresses[rank].node, strerror((int)answer.error));
 	return ZERO_OK;
+}
+
+zero_status zero_protect_get(struct zero_protect_ask *ask, int rank,
+			     const struct zero_protect_name *name, uint64_t at, void *to,
+			     size_t bytes)
+{
+	const struct zero_protect_request request = {
+		.kind = ZERO_PROTECT_GET, .name = *name, .at = at, .bytes = bytes};
+	/* The other side ends the oldest of too many connections. */
+	bool old = ask->peers[rank] >= 0;
+	zero_status status = get_once(ask, rank, &request, to);
+
+	if (status && old && ask->peers[rank] < 0)
+		status = get_once(ask, rank, &request, to);
+	return status;
 }
 
 static bool send_file(const struct zero_protect_ask *ask, int fd, int file, uint64_t bytes)
@@ -128,39 +139,62 @@ static bool send_file(const struct zero_protect_ask *ask, int fd, int file, uint
 	return true;
 }
 
-zero_status zero_protect_put(struct zero_protect_ask *ask, int rank,
-			     const struct zero_protect_name *name, const void *record,
-			     size_t record_bytes, int shard, uint64_t bytes, uint64_t rate)
+static zero_status put_once(struct zero_protect_ask *ask, int rank,
+			    const struct zero_protect_request *request, const void *record,
+			    int shard, uint64_t rate)
 {
-	struct zero_protect_request request = {
-		.kind = ZERO_PROTECT_PUT, .name = *name, .bytes = bytes, .record = record_bytes};
 	struct zero_protect_answer answer;
 	zero_status status = connect_to(ask, rank);
-	int fd = ask->peers[rank].fd;
+	int fd = ask->peers[rank];
 
 	if (status)
 		return status;
-	if (!rate)
-		rate = ~UINT64_C(0);
 	/* The kernel paces it, so that the job's own traffic is not behind a burst. */
 	setsockopt(fd, SOL_SOCKET, SO_MAX_PACING_RATE, &rate, sizeof(rate));
-	if (!send_all(fd, &request, sizeof(request), MSG_MORE) ||
-	    !send_all(fd, record, record_bytes, MSG_MORE) || !send_file(ask, fd, shard, bytes) ||
-	    !receive_all(fd, &answer, sizeof(answer)))
+	if (!send_all(fd, request, sizeof(*request), MSG_MORE) ||
+	    !send_all(fd, record, request->record, MSG_MORE) ||
+	    !send_file(ask, fd, shard, request->bytes) || !receive_all(fd, &answer, sizeof(answer)))
 		return lost(ask, rank, "keep a copy");
 	if (answer.error)
 		return zero_fail(ZERO_E_FILE,
 				 "rank %d on node %s cannot keep a copy of %llu bytes: %s", rank,
-				 ask->addresses[rank].node, (unsigned long long)bytes,
+				 ask->addresses[rank].node, (unsigned long long)request->bytes,
 				 strerror((int)answer.error));
 	return ZERO_OK;
+}
+
+zero_status zero_protect_put(struct zero_protect_ask *ask, int rank,
+			     const struct zero_protect_name *name, const void *record,
+			     size_t record_bytes, int shard, uint64_t bytes, uint64_t rate)
+{
+	const struct zero_protect_request request = {
+		.kind = ZERO_PROTECT_PUT, .name = *name, .bytes = bytes, .record = record_bytes};
+	bool old = ask->peers[rank] >= 0;
+	zero_status status;
+
+	rate = rate ? rate : ~UINT64_C(0);
+	status = put_once(ask, rank, &request, record, shard, rate);
+	if (status && old && ask->peers[rank] < 0 && !atomic_load(&ask->over))
+		status = put_once(ask, rank, &request, record, shard, rate);
+	return status;
+}
+
+void zero_protect_ask_cancel(struct zero_protect_ask *ask)
+{
+	atomic_store(&ask->over, true);
+	for (int rank = 0; ask->peers && rank < ask->world; rank++) {
+		int fd = ask->peers[rank];
+
+		if (fd >= 0)
+			shutdown(fd, SHUT_RDWR);
+	}
 }
 
 void zero_protect_ask_end(struct zero_protect_ask *ask)
 {
 	for (int rank = 0; ask->peers && rank < ask->world; rank++)
-		if (ask->peers[rank].fd >= 0)
-			close(ask->peers[rank].fd);
+		if (ask->peers[rank] >= 0)
+			close(ask->peers[rank]);
 	free(ask->peers);
 	ask->peers = NULL;
 }

@@ -94,7 +94,7 @@ static zero_status meet(struct zero_protect *protect, zero_status status, struct
 	for (size_t rank = 0; !status && rank < world; rank++) {
 		protect->addresses[rank] = all[rank].address;
 		switches[rank] = all[rank].on_switch;
-		protect->ask.peers[rank].fd = -1;
+		protect->ask.peers[rank] = -1;
 	}
 	if (!status)
 		status = zero_protect_partners(&protect->nodes, switches, world, protect->partners);
@@ -126,7 +126,7 @@ zero_status zero_protect_open(zero_job *job)
 
 	if (protect) {
 		protect->job = job;
-		protect->folder.fd = protect->server.listening = -1;
+		protect->folder.fd = protect->server.listening = protect->server.current = -1;
 	}
 	status = zero_submit_wait(&job->all,
 				  protect ? ZERO_OK : zero_fail(ZERO_E_MEMORY, "no memory"), NULL,

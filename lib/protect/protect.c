@@ -328,7 +328,7 @@ static void before_close(zero_job *job, bool together)
 		pthread_mutex_lock(&protect->save->lock);
 		protect->save->cancelled = true;
 		pthread_mutex_unlock(&protect->save->lock);
-		atomic_store(&protect->ask.over, true);
+		zero_protect_ask_cancel(&protect->ask);
 		zero_save_join(protect->save);
 	} else if (protect->save) {
 		zero_save_join(protect->save);

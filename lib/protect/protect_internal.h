@@ -106,6 +106,7 @@ struct zero_protect_server {
 	int listening; /* -1: none */
 	pthread_t thread;
 	bool has_thread;
+	_Atomic int current; /* the connection that is served; -1: none */
 	atomic_bool over;
 };
 
@@ -114,16 +115,12 @@ void zero_protect_serve_end(struct zero_protect_server *server);
 
 /* ---- ask.c: what it asks of others ----------------------------------------------------------- */
 
-struct zero_protect_peer {
-	int fd; /* -1: not connected */
-};
-
 struct zero_protect_ask {
 	int rank, world;
 	const struct zero_address *addresses; /* [world] */
 	uint8_t cookie[16];
 	const char *node;
-	struct zero_protect_peer *peers; /* [world] */
+	_Atomic int *peers; /* [world]: connections; -1: none */
 	atomic_bool over;
 };
 
@@ -136,6 +133,8 @@ zero_status zero_protect_get(struct zero_protect_ask *ask, int rank,
 zero_status zero_protect_put(struct zero_protect_ask *ask, int rank,
 			     const struct zero_protect_name *name, const void *record,
 			     size_t record_bytes, int shard, uint64_t bytes, uint64_t rate);
+/* Ends what is under way, with an error, and all that comes. From any thread. */
+void zero_protect_ask_cancel(struct zero_protect_ask *ask);
 void zero_protect_ask_end(struct zero_protect_ask *ask);
 
 /* ---- partner.c ------------------------------------------------------------------------------- */

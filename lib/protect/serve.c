@@ -17,8 +17,9 @@
 #include "protect/protect_internal.h"
 
 enum {
-	PEERS = 1024,       /* that are connected at a time */
+	PEERS = 512,        /* that are connected at a time */
 	SECONDS = 10,       /* of silence within a request */
+	HELLO_SECONDS = 1,  /* within which who connects shows the cookie */
 	PIECE = 256 * 1024, /* bytes that are received at once */
 };
 
@@ -128,15 +129,20 @@ static bool get(const struct zero_protect_server *server, int fd,
 }
 
 /* False: the connection is of no more use. */
-static bool serve_one(const struct zero_protect_server *server, int fd)
+static bool serve_one(struct zero_protect_server *server, int fd)
 {
 	struct zero_protect_request request;
 
-	if (!receive(fd, &request, sizeof(request)))
-		return false;
-	if (request.kind == ZERO_PROTECT_PUT)
-		return put(server, fd, &request);
-	return request.kind == ZERO_PROTECT_GET && get(server, fd, &request);
+	bool alive;
+
+	atomic_store(&server->current, fd);
+	alive = !atomic_load(&server->over) && receive(fd, &request, sizeof(request));
+	if (alive && request.kind == ZERO_PROTECT_PUT)
+		alive = put(server, fd, &request);
+	else if (alive)
+		alive = request.kind == ZERO_PROTECT_GET && get(server, fd, &request);
+	atomic_store(&server->current, -1);
+	return alive;
 }
 
 /* ---- connections ----------------------------------------------------------------------------- */
@@ -144,22 +150,37 @@ static bool serve_one(const struct zero_protect_server *server, int fd)
 /* Returns a connection that has shown the cookie, or -1. */
 static int accept_one(const struct zero_protect_server *server)
 {
-	struct timeval patience = {.tv_sec = SECONDS};
+	struct timeval patience = {.tv_sec = SECONDS}, hello_patience = {.tv_sec = HELLO_SECONDS};
 	struct zero_hello_reply reply = zero_hello_reply(server->rank);
 	int fd = accept4(server->listening, NULL, NULL, SOCK_CLOEXEC);
 	struct zero_hello hello;
 
 	if (fd < 0)
 		return -1;
-	setsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &patience, sizeof(patience));
+	setsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &hello_patience, sizeof(hello_patience));
 	setsockopt(fd, SOL_SOCKET, SO_SNDTIMEO, &patience, sizeof(patience));
 	zero_socket_set_options(fd);
 	if (receive(fd, &hello, sizeof(hello)) &&
 	    zero_hello_verify(&hello, server->rank, server->cookie) &&
-	    send(fd, &reply, sizeof(reply), MSG_NOSIGNAL) == (ssize_t)sizeof(reply))
+	    send(fd, &reply, sizeof(reply), MSG_NOSIGNAL) == (ssize_t)sizeof(reply)) {
+		setsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &patience, sizeof(patience));
 		return fd;
+	}
 	close(fd);
 	return -1;
+}
+
+/* Where there are too many, the oldest ends: who needs it connects again. Returns the number. */
+static nfds_t add_connection(struct pollfd *all, nfds_t count, int fd)
+{
+	if (fd < 0)
+		return count;
+	if (count > PEERS) {
+		close(all[1].fd);
+		memmove(all + 1, all + 2, (--count - 1) * sizeof(*all));
+	}
+	all[count] = (struct pollfd){.fd = fd, .events = POLLIN};
+	return count + 1;
 }
 
 static void *serve(void *context)
@@ -180,12 +201,8 @@ static void *serve(void *context)
 			close(all[i].fd);
 			all[i--] = all[--count];
 		}
-		if (all[0].revents && count <= PEERS && !atomic_load(&server->over)) {
-			int fd = accept_one(server);
-
-			if (fd >= 0)
-				all[count++] = (struct pollfd){.fd = fd, .events = POLLIN};
-		}
+		if (all[0].revents && !atomic_load(&server->over))
+			count = add_connection(all, count, accept_one(server));
 	}
 	for (nfds_t i = 1; all && i < count; i++)
 		close(all[i].fd);
@@ -197,7 +214,6 @@ zero_status zero_protect_serve(struct zero_protect_server *server)
 {
 	int error;
 
-	/* accept4 waits only for who hangs up between poll and accept */
 	error = zero_thread_start(&server->thread, "zero-protect", serve, server);
 	server->has_thread = !error;
 	return error ? zero_fail(ZERO_E_MEMORY, "no thread to keep copies: %s", strerror(error))
@@ -209,6 +225,9 @@ void zero_protect_serve_end(struct zero_protect_server *server)
 	atomic_store(&server->over, true);
 	if (server->listening >= 0)
 		shutdown(server->listening, SHUT_RDWR);
+	/* it may wait for a rank that is silent */
+	if (atomic_load(&server->current) >= 0)
+		shutdown(server->current, SHUT_RDWR);
 	if (server->has_thread)
 		pthread_join(server->thread, NULL);
 	server->has_thread = false;

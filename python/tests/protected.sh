@@ -5,7 +5,14 @@
 . "${top_srcdir:?run me by make check}/tests/common.sh"
 . "$top_srcdir/python/tests/torch.sh"
 
-export ZERO_PROTECT_DIR=$scratch/memory ZERO_RUN=whole
+# A zerorun keeps the name that another one's ranks have protected by.
+named() {
+	ZERO_RUN=$(md5sum <<<"$1" | cut -d' ' -f1)
+	export ZERO_RUN
+}
+
+export ZERO_PROTECT_DIR=$scratch/memory
+named whole
 mkdir "$ZERO_PROTECT_DIR"
 run_ranks 2 protect "$scratch/whole" 8
 (($(grep -c '^step' "$scratch/whole") == 8)) || fail "$(<"$scratch/whole")"
@@ -13,7 +20,7 @@ run_ranks 2 protect "$scratch/whole" 8
 
 # lose RUN RANK STEP: a rank is killed
 lose() {
-	export ZERO_RUN=$1
+	named "$1"
 	! timeout 300 "$ZERORUN" -n 2 "$TORCH_PYTHON" "$top_srcdir/python/tests/protect.py" \
 		"$scratch/$1" 8 "$2" "$3" >"$scratch/out" 2>&1 || fail "rank $2 was not killed"
 	# The steps before it were complete; the last may still have been on its way.
@@ -33,4 +40,5 @@ grep -qE '^from (2|3) 1$' "$scratch/fewer" || fail "it does not go on at one ran
 (($(tail -1 "$scratch/fewer" | cut -d' ' -f2) == 7)) || fail "$(<"$scratch/fewer")"
 
 # One rank has nothing to say, and all end.
-ZERO_RUN=silent run_ranks 2 protect "$scratch/silent" 8 0 -2
+named silent
+run_ranks 2 protect "$scratch/silent" 8 0 -2

@@ -36,9 +36,14 @@ run() {
 	((SECONDS - began < 120)) || broken "$ranks ranks, $*: it hangs"
 }
 
+# A zerorun keeps the name that another one's ranks have protected by.
+new_run() {
+	printf -v run '%032x' $((++runs))
+}
+
 new_nodes() {
 	rm -rf "$nodes" && mkdir -p "$nodes"/{0,1,2}
-	run=run$((++runs))
+	new_run
 }
 
 # The values after each step of three ranks that nothing happens to.
@@ -131,7 +136,7 @@ grep -q '^zero: no step in the memory of the nodes is complete' "$scratch/out" |
 # Another model, and another run, find nothing.
 new_nodes
 kill_one 2 5 100
-run=another
+new_run
 goes_on "another run" 3 0
 ! grep -q '^from' "$scratch/out" || broken "another run restores"
 
