@@ -20,6 +20,7 @@ UNIT_TESTS = \
 	tests/unit/test_hostlist \
 	tests/unit/test_kernels \
 	tests/unit/test_layout \
+	tests/unit/test_protect \
 	tests/unit/test_net \
 	tests/unit/test_options \
 	tests/unit/test_philox \
@@ -211,6 +212,9 @@ tests_unit_test_sizing_SOURCES = tests/unit/test_sizing.c
 tests_unit_test_sizing_CFLAGS = $(UNIT_CFLAGS)
 tests_unit_test_sizing_LDADD = launcher/libmodel.la $(UNIT_LIBS)
 
+tests_unit_test_protect_SOURCES = tests/unit/test_protect.c
+tests_unit_test_protect_CFLAGS = $(UNIT_CFLAGS)
+tests_unit_test_protect_LDADD = lib/libzerocore.la $(UNIT_LIBS)
 tests_unit_test_layout_SOURCES = tests/unit/test_layout.c
 tests_unit_test_layout_CFLAGS = $(UNIT_CFLAGS)
 tests_unit_test_layout_LDADD = lib/libzerocore.la $(UNIT_LIBS)

@@ -64,7 +64,7 @@ zero_status zero_protect_folder_open(struct zero_protect_folder *folder, const c
 	int parent = open(dir, O_RDONLY | O_DIRECTORY | O_CLOEXEC), fd;
 	size_t at = (size_t)snprintf(path, sizeof(path), "%s", dir);
 
-	folder->fd = -1;
+	*folder = (struct zero_protect_folder){.fd = -1};
 	if (parent < 0)
 		return zero_file_error("open the folder", dir);
 	snprintf(names[0], sizeof(names[0]), "zero-%u", (unsigned)geteuid());
