@@ -899,7 +899,7 @@ static zero_status model_open(struct model *m, const struct flags *flags, struct
 	zero_file_close(file);
 	if (status == ZERO_OK)
 		status = model_declare(m, prefix, flags);
-	if (status == ZERO_OK && flags->checkpoint)
+	if (status == ZERO_OK && (flags->checkpoint || protects(m->job)))
 		status = resume(m->job, flags, p, m->error);
 	if (status || p->resumed)
 		return status;

@@ -73,11 +73,20 @@ static void read_progress(struct progress *p, const zero_checkpoint_info *c, cha
 	p->resumed = true;
 }
 
-/* COLLECTIVE. Resumes from the last checkpoint in --checkpoint, if there is one. */
+/* Only if the user says so: --zero-protect=K. */
+static bool protects(const zero_job *job)
+{
+	return strcmp(zero_setting(job, "protect"), "program") != 0;
+}
+
+/* COLLECTIVE. Resumes from the last checkpoint in --checkpoint, if there is one, or from what is in
+   the memory of the nodes. */
 static zero_status resume(zero_job *job, const struct flags *f, struct progress *p, char *error)
 {
 	zero_checkpoint_info checkpoint = {0};
-	zero_status status = zero_restore(job, f->checkpoint, &checkpoint);
+	zero_status status = protects(job) && !f->eval
+				     ? zero_protect_restore(job, f->checkpoint, &checkpoint)
+				     : zero_restore(job, f->checkpoint, &checkpoint);
 
 	if (status == ZERO_OK && checkpoint.path && f->eval)
 		p->resumed = true; /* the model alone */
@@ -111,6 +120,12 @@ static zero_status catch_signals(zero_job *job)
 	return status;
 }
 
+static size_t format_progress(const struct progress *p, char *text, size_t size)
+{
+	return (size_t)snprintf(text, size, "step %zu\nsequences %zu\n%s", p->step, p->sequences,
+				p->settings);
+}
+
 /* COLLECTIVE. */
 static zero_status save(zero_job *job, const struct flags *f, struct progress *p, bool background)
 {
@@ -118,9 +133,18 @@ static zero_status save(zero_job *job, const struct flags *f, struct progress *p
 	zero_save_options options = {
 		.user = text, .keep_last = (int)f->keep, .background = background};
 
-	options.user_bytes = (size_t)snprintf(text, sizeof(text), "step %zu\nsequences %zu\n%s",
-					      p->step, p->sequences, p->settings);
+	options.user_bytes = format_progress(p, text, sizeof(text));
 	return zero_save(job, f->checkpoint, &options);
+}
+
+/* COLLECTIVE. */
+static zero_status protect(zero_job *job, const struct progress *p)
+{
+	char text[2048];
+	zero_protect_options options = {.user = text};
+
+	options.user_bytes = format_progress(p, text, sizeof(text));
+	return zero_protect(job, &options);
 }
 
 /* COLLECTIVE. Called after each step: saves in the background every --save-every steps, and in the
@@ -130,6 +154,11 @@ static zero_status save_at_times(zero_job *job, const struct flags *f, struct pr
 	bool last = p->stopped || p->step >= f->steps;
 	zero_status status;
 
+	if (protects(job) && !last && !f->eval) {
+		status = protect(job, p);
+		if (status)
+			return status;
+	}
 	if (!f->checkpoint || f->eval)
 		return ZERO_OK;
 	if (!last)
