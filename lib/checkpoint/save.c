@@ -214,7 +214,7 @@ static zero_status exchange_summaries(struct zero_save *save, zero_status status
 		mine = zero_save_summarize(save);
 	status = zero_submit_wait(&save->job->all, status, &op, 1, ZERO_WORK_CHECKPOINT,
 				  "save: files of %s", save->path);
-	zero_hooks_after_save(save->job, zero_seconds() - save->start_time, save->out.bytes,
+	zero_hooks_after_save(save->job, false, zero_seconds() - save->start_time, save->out.bytes,
 			      !status);
 	return status;
 }

@@ -65,7 +65,7 @@ struct zero_report_rank {
 	zero_traffic traffic;
 	struct zero_report_sum kinds[ZERO_WORK_KINDS];
 	struct zero_report_steps steps;
-	struct zero_report_saves saves;
+	struct zero_report_saves saves, protections;
 	/* The longest time within a step in which the rank communicated nothing, in nanoseconds;
 	   its end, in seconds; and the label of the submission after it. */
 	uint64_t longest;

@@ -190,6 +190,13 @@ static uint64_t idle(const struct zero_report_rank *rank)
 	return sum;
 }
 
+static json_t *saves_of(const struct zero_report_saves *saves)
+{
+	return json_pack("{s:o, s:o, s:o, s:o}", "saved", number(saves->count), "failed",
+			 number(saves->failed), "bytes", number(saves->bytes), "seconds",
+			 real(saves->seconds));
+}
+
 static json_t *rank_of(const struct zero_report *report, const struct zero_report_rank *rank)
 {
 	json_t *longest =
@@ -199,16 +206,14 @@ static json_t *rank_of(const struct zero_report *report, const struct zero_repor
 		"{s:o, s:o, s:o, s:o}", "bytes_sent", number(rank->traffic.bytes_sent),
 		"collectives", number(rank->traffic.collectives), "agreements",
 		number(rank->traffic.agreements), "bytes_read", number(rank->traffic.bytes_read));
-	json_t *saves = json_pack("{s:o, s:o, s:o, s:o}", "saved", number(rank->saves.count),
-				  "failed", number(rank->saves.failed), "bytes",
-				  number(rank->saves.bytes), "seconds", real(rank->saves.seconds));
 
-	return json_pack("{s:i, s:i, s:i, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o}", "rank",
-			 rank->rank, "local_rank", rank->local_rank, "pid", rank->pid, "node",
-			 place_of(report, rank), "memory", memory_of(&rank->memory), "traffic",
-			 traffic, "steps", steps_of(&rank->steps), "collectives", kinds_of(rank),
-			 "waited_seconds", seconds(waited(rank)), "own_seconds",
-			 seconds(idle(rank)), "longest_own", longest, "checkpoints", saves);
+	return json_pack("{s:i, s:i, s:i, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o}",
+			 "rank", rank->rank, "local_rank", rank->local_rank, "pid", rank->pid,
+			 "node", place_of(report, rank), "memory", memory_of(&rank->memory),
+			 "traffic", traffic, "steps", steps_of(&rank->steps), "collectives",
+			 kinds_of(rank), "waited_seconds", seconds(waited(rank)), "own_seconds",
+			 seconds(idle(rank)), "longest_own", longest, "checkpoints",
+			 saves_of(&rank->saves), "protections", saves_of(&rank->protections));
 }
 
 static json_t *options_of(const struct zero_report *report)

@@ -54,11 +54,11 @@ void zero_hooks_after_step(zero_job *job)
 			job->hooks[i]->after_step(job);
 }
 
-void zero_hooks_after_save(zero_job *job, double seconds, uint64_t bytes, bool ok)
+void zero_hooks_after_save(zero_job *job, bool protection, double seconds, uint64_t bytes, bool ok)
 {
 	for (size_t i = 0; i < job->hook_count; i++)
 		if (job->hooks[i]->after_save)
-			job->hooks[i]->after_save(job, seconds, bytes, ok);
+			job->hooks[i]->after_save(job, protection, seconds, bytes, ok);
 }
 
 zero_status zero_hooks_after_layout(zero_job *job)

@@ -24,8 +24,9 @@ struct zero_hooks {
 	void (*all_idle)(zero_job *job);
 	/* COLLECTIVE. After a step that succeeded. */
 	void (*after_step)(zero_job *job);
-	/* This rank has written its part of a checkpoint, or failed to. From any thread. */
-	void (*after_save)(zero_job *job, double seconds, uint64_t bytes, bool ok);
+	/* This rank has written its part of a checkpoint, or with `protection` its node and its
+	   partner have it; or that failed. From any thread. */
+	void (*after_save)(zero_job *job, bool protection, double seconds, uint64_t bytes, bool ok);
 	/* At the end of zero_layout; COLLECTIVE. */
 	zero_status (*after_layout)(zero_job *job);
 	/* In zero_close, while the backend is open, the last table first. `together`: all ranks are
@@ -47,7 +48,7 @@ unsigned zero_hooks_busy(const zero_job *job);
 /* `busy` has the bits of all ranks. */
 void zero_hooks_all_idle(zero_job *job, unsigned busy);
 void zero_hooks_after_step(zero_job *job);
-void zero_hooks_after_save(zero_job *job, double seconds, uint64_t bytes, bool ok);
+void zero_hooks_after_save(zero_job *job, bool protection, double seconds, uint64_t bytes, bool ok);
 zero_status zero_hooks_after_layout(zero_job *job);
 void zero_hooks_before_close(zero_job *job, bool together);
 bool zero_hooks_close(zero_job *job);

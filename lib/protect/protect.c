@@ -90,6 +90,15 @@ static zero_status seal_and_push(struct zero_save *save)
 	return status;
 }
 
+static zero_status after_write(struct zero_save *save)
+{
+	zero_status status = seal_and_push(save);
+
+	zero_hooks_after_save(save->job, true, zero_seconds() - save->start_time, save->out.bytes,
+			      !status);
+	return status;
+}
+
 /* ---- one protection -------------------------------------------------------------------------- */
 
 /* What this node may hold, divided among its ranks: two protections of each and of its partner. */
@@ -191,7 +200,7 @@ static zero_status prepare(struct zero_protect *protect, const zero_protect_opti
 	if (status)
 		return status;
 	save->out.path = save->file;
-	save->after_write = seal_and_push;
+	save->after_write = after_write;
 	save->context = protect;
 	status = zero_save_plan(save);
 	if (!status)

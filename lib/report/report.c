@@ -297,17 +297,19 @@ static void after_step(zero_job *job)
 	refresh(job, now);
 }
 
-static void after_save(zero_job *job, double seconds, uint64_t bytes, bool well)
+static void after_save(zero_job *job, bool protection, double seconds, uint64_t bytes, bool well)
 {
 	struct zero_record *record = job->report ? job->report->record : NULL;
+	struct zero_report_saves *saves;
 
 	if (!record)
 		return;
+	saves = protection ? &record->rank.protections : &record->rank.saves;
 	pthread_mutex_lock(&record->lock);
-	record->rank.saves.count += well;
-	record->rank.saves.failed += !well;
-	record->rank.saves.seconds += seconds;
-	record->rank.saves.bytes += bytes;
+	saves->count += well;
+	saves->failed += !well;
+	saves->seconds += seconds;
+	saves->bytes += bytes;
 	pthread_mutex_unlock(&record->lock);
 }
 

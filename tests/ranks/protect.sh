@@ -48,8 +48,19 @@ new_nodes() {
 
 # The values after each step of three ranks that nothing happens to.
 new_nodes
-run 3 $steps 1
+ZERO_REPORT=$scratch/report run 3 $steps 1
 ((status == 0)) || broken "nothing happens: status $status"
+# Each step is protected, as 12 bytes of an f32 element and 14 of a bf16 one.
+python3 - "$scratch"/report/zero-*.json $steps <<'EOF' || broken "nothing happens: the report"
+import json, sys
+ranks, steps = json.load(open(sys.argv[1]))["ranks"], int(sys.argv[2])
+all = [rank["protections"] for rank in ranks]
+assert all[0]["saved"] == steps and not any(p["failed"] for p in all), all
+sent = sum(p["bytes"] for p in all) / steps
+formula = 12 * (300007 + 5) + 14 * 70001
+assert formula <= sent < 1.02 * formula, (sent, formula)
+print(f"{sent / 3:.0f} bytes a step and rank, {formula / 3:.0f} by the formula")
+EOF
 ! grep -v '^step ' "$scratch/out" || broken "nothing happens: something is printed"
 declare -A digest
 while read -r _ step value; do
