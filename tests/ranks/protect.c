@@ -4,6 +4,8 @@
  * values after each step, and first that of what it restores, at which step.
  *
  *	protect STEPS K [RANK STEP MICROSECONDS]   the rank is killed so long after that step began
+ *
+ * ZERO_TEST_STAGE is its stage (3).
  */
 #include <pthread.h>
 #include <signal.h>
@@ -131,7 +133,8 @@ int main(int argc, char **argv)
 	int rank = argc > 5 ? atoi(argv[3]) : -1;
 	uint64_t last = argc > 5 ? strtoull(argv[4], NULL, 10) : 0;
 	static useconds_t delay;
-	zero_job *job = open_job("stage=3");
+	const char *stage = getenv("ZERO_TEST_STAGE");
+	zero_job *job = open_job("stage=%s", stage ? stage : "3");
 
 	delay = argc > 5 ? (useconds_t)atoi(argv[5]) : 0;
 	build(job);

@@ -47,9 +47,21 @@ new_nodes() {
 }
 
 # The values after each step of three ranks that nothing happens to.
-new_nodes
-ZERO_REPORT=$scratch/report run 3 $steps 1
-((status == 0)) || broken "nothing happens: status $status"
+declare -A digest
+reference() {
+	local step value
+	new_nodes
+	run 3 $steps 1
+	((status == 0)) || broken "nothing happens: status $status"
+	! grep -v '^step ' "$scratch/out" || broken "nothing happens: something is printed"
+	digest=()
+	while read -r _ step value; do
+		digest[$step]=$value
+	done <"$scratch/out"
+	((${#digest[@]} == steps)) || broken "nothing happens: ${#digest[@]} steps"
+	! find "$nodes" -mindepth 2 | grep . || fail "what was protected is left after a good end"
+}
+ZERO_REPORT=$scratch/report reference
 # Each step is protected, as 12 bytes of an f32 element and 14 of a bf16 one.
 python3 - "$scratch"/report/zero-*.json $steps <<'EOF' || broken "nothing happens: the report"
 import json, sys
@@ -61,13 +73,6 @@ formula = 12 * (300007 + 5) + 14 * 70001
 assert formula <= sent < 1.02 * formula, (sent, formula)
 print(f"{sent / 3:.0f} bytes a step and rank, {formula / 3:.0f} by the formula")
 EOF
-! grep -v '^step ' "$scratch/out" || broken "nothing happens: something is printed"
-declare -A digest
-while read -r _ step value; do
-	digest[$step]=$value
-done <"$scratch/out"
-((${#digest[@]} == steps)) || broken "nothing happens: ${#digest[@]} steps"
-! find "$nodes" -mindepth 2 | grep . || fail "what was protected is left after a good end"
 
 # Each line has the values of that step; sets `last`, the last step that was complete.
 same_values() {
@@ -98,8 +103,10 @@ kill_one() {
 	same_values "killed at $*"
 }
 
+# At stages 1 to 3 the values are the same.
 for ((i = 0; i < kills; i++)); do
 	new_nodes
+	export ZERO_TEST_STAGE=$((RANDOM % 3 + 1))
 	rank=$((RANDOM % 3)) step=$((RANDOM % (steps - 3) + 3))
 	kill_one $rank $step $((RANDOM % 6000))
 	((status == 0)) && continue # it was over sooner
@@ -123,6 +130,17 @@ for ((i = 0; i < kills; i++)); do
 		places=${places/$rank /} places=${places% "$rank"} goes_on "$what" 2 $least
 	fi
 done
+
+# Each stores a copy of its own at stage 3, with moments of 8 bits.
+export ZERO_TEST_STAGE=3
+(
+	export ZERO_STATES=8bit ZERO_SHARD=1
+	reference
+	kill_one 1 4 $((RANDOM % 3000))
+	((status)) || exit 0
+	rm -rf "$nodes/1" && mkdir "$nodes/1"
+	goes_on "8 bits" 3 $((last > 1 ? last - 1 : 0))
+) || exit
 
 # Bits that flip are noticed, and the other copy is read, or the step before.
 new_nodes
