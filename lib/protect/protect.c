@@ -275,8 +275,12 @@ static zero_status begin(struct zero_protect *protect, const zero_protect_option
 			 uint64_t step)
 {
 	zero_job *job = protect->job;
-	zero_status status = prepare(protect, options, step);
+	zero_status status;
 
+	/* Before any rank of the node writes: what is found partly written is nobody's. */
+	if (!protect->turn)
+		zero_protect_folder_clean(&protect->folder, stays, protect);
+	status = prepare(protect, options, step);
 	status = zero_submit_wait(&job->all, status, NULL, 0, ZERO_WORK_CHECKPOINT,
 				  "begin of the protection of step %llu", (unsigned long long)step);
 	if (status) {
@@ -284,8 +288,6 @@ static zero_status begin(struct zero_protect *protect, const zero_protect_option
 		drop_save(protect, status);
 		return status == ZERO_E_COMM ? status : ZERO_OK;
 	}
-	if (!protect->turn)
-		zero_protect_folder_clean(&protect->folder, stays, protect);
 	set_pace(protect, !interval(job, options->every));
 	zero_save_start(protect->save);
 	return ZERO_OK;

@@ -12,7 +12,7 @@ scratch
 RANDOM=${ZERO_TEST_SEED:=$RANDOM}
 echo "ZERO_TEST_SEED=$ZERO_TEST_SEED"
 export ZERO_BACKEND=host program=$top_builddir/tests/ranks/protect nodes=$scratch/nodes
-export OMPI_MCA_rmaps_base_oversubscribe=1 places="0 1 2"
+export OMPI_MCA_rmaps_base_oversubscribe=1 places="0 1 2" each=1 ranks=3
 kills=${ZERO_TEST_KILLS:-3} steps=8 runs=0
 
 broken() {
@@ -27,9 +27,9 @@ run() {
 	# shellcheck disable=SC2016 # expanded by the ranks
 	ZERO_RUN=$run timeout -k 5 120 "$ZERORUN" --zero-preload=no -n "$ranks" bash -c '
 		from="protect_dir=/dev/shm" places=($places)
-		to=protect_dir=$nodes/${places[PMIX_RANK]}
+		to=protect_dir=$nodes/${places[PMIX_RANK / each]}
 		export ZERO_RESOLVED=${ZERO_RESOLVED/$from/$to}
-		export LD_PRELOAD=$top_builddir/tests/double/.libs/nodes.so DOUBLE_RANKS_OF_NODE=1
+		export LD_PRELOAD=$top_builddir/tests/double/.libs/nodes.so DOUBLE_RANKS_OF_NODE=$each
 		exec "$program" "$@"' sh "$@" >"$scratch/out" 2>&1 </dev/null
 	status=$?
 	# its status is 137 too where a rank was killed
@@ -51,7 +51,7 @@ declare -A digest
 reference() {
 	local step value
 	new_nodes
-	run 3 $steps 1
+	run $ranks $steps 1
 	((status == 0)) || broken "nothing happens: status $status"
 	! grep -v '^step ' "$scratch/out" || broken "nothing happens: something is printed"
 	digest=()
@@ -93,13 +93,13 @@ goes_on() {
 	((${from:-0} >= $3)) || broken "$1: it goes on from step ${from:-0}, not from $3 or later"
 	[[ ! $from || ${digest[$from]} == "$(sed -n "s/^from $from //p" "$scratch/out")" ]] ||
 		broken "$1: other values are restored"
-	(($2 != 3)) || same_values "$1"
+	(($2 != ranks)) || same_values "$1"
 }
 
 # A rank is killed; sets `last`.
 kill_one() {
 	last=0
-	run 3 $steps 1 "$@"
+	run $ranks $steps 1 "$@"
 	same_values "killed at $*"
 }
 
@@ -131,8 +131,19 @@ for ((i = 0; i < kills; i++)); do
 	fi
 done
 
-# Each stores a copy of its own at stage 3, with moments of 8 bits.
 export ZERO_TEST_STAGE=3
+
+# Two nodes of two ranks each.
+(
+	export places="0 1" each=2 ranks=4
+	reference
+	kill_one $((RANDOM % 4)) 4 $((RANDOM % 3000))
+	((status)) || exit 0
+	rm -rf "$nodes/1" && mkdir "$nodes/1"
+	goes_on "two ranks of a node" 4 $((last > 1 ? last - 1 : 0))
+) || exit
+
+# Each stores a copy of its own at stage 3, with moments of 8 bits.
 (
 	export ZERO_STATES=8bit ZERO_SHARD=1
 	reference
