@@ -55,6 +55,7 @@ noinst_HEADERS += \
 	lib/net/link.h \
 	lib/net/net.h \
 	lib/net/net_internal.h \
+	lib/protect/leftover.h \
 	lib/protect/protect.h \
 	lib/protect/protect_internal.h \
 	lib/report/folder.h \
@@ -148,6 +149,7 @@ lib_libzerocore_la_SOURCES = \
 	lib/protect/ask.c \
 	lib/protect/find.c \
 	lib/protect/folder.c \
+	lib/protect/leftover.c \
 	lib/protect/open.c \
 	lib/protect/partner.c \
 	lib/protect/protect.c \

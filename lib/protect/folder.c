@@ -13,6 +13,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "protect/leftover.h"
 #include "protect/protect_internal.h"
 
 enum { LEVELS = 3 };
@@ -46,44 +47,52 @@ static int open_level(int parent, const char *name, const char *path)
 	return -1;
 }
 
-/* A part of a path that comes from the environment. */
-static const char *level_name(const char *variable, const char *otherwise)
+/* What the levels of attempts that find each other have in common. */
+static const char *run_name(void)
 {
 	static const char allowed[] = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ"
 				      "0123456789_-";
-	const char *value = getenv(variable);
+	const char *run = getenv("ZERO_RUN");
 
-	return value && *value && strlen(value) <= 64 && !value[strspn(value, allowed)] ? value
-											: otherwise;
+	return run && *run && strlen(run) <= 64 && !run[strspn(run, allowed)] ? run : "job";
+}
+
+/* The folder of the last name, each in the one before; -1 after an error. */
+static int open_levels(const char *dir, char names[LEVELS][96], char path[PATH_MAX])
+{
+	int parent = open(dir, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+	size_t at = (size_t)snprintf(path, PATH_MAX, "%s", dir);
+
+	if (parent < 0)
+		zero_file_error("open the folder", dir);
+	for (int i = 0; parent >= 0 && i < LEVELS; i++) {
+		int fd = -1;
+
+		at += (size_t)snprintf(path + at, PATH_MAX - at, "/%s", names[i]);
+		if (at >= PATH_MAX)
+			zero_fail(ZERO_E_INVALID, "protect_dir is too long: %s", dir);
+		else
+			fd = open_level(parent, names[i], path);
+		close(parent);
+		parent = fd;
+	}
+	return parent;
 }
 
 zero_status zero_protect_folder_open(struct zero_protect_folder *folder, const char *dir,
 				     uint64_t model)
 {
 	char names[LEVELS][96], path[PATH_MAX];
-	int parent = open(dir, O_RDONLY | O_DIRECTORY | O_CLOEXEC), fd;
-	size_t at = (size_t)snprintf(path, sizeof(path), "%s", dir);
 
 	*folder = (struct zero_protect_folder){.fd = -1};
-	if (parent < 0)
-		return zero_file_error("open the folder", dir);
-	snprintf(names[0], sizeof(names[0]), "zero-%u", (unsigned)geteuid());
-	snprintf(names[1], sizeof(names[1]), "%s", level_name("SLURM_JOB_ID", "local"));
-	snprintf(names[2], sizeof(names[2]), "%s-%016llx", level_name("ZERO_RUN", "job"),
-		 (unsigned long long)model);
-	for (int i = 0; i < LEVELS; i++) {
-		at += (size_t)snprintf(path + at, sizeof(path) - at, "/%s", names[i]);
-		if (at >= sizeof(path)) {
-			close(parent);
-			return zero_fail(ZERO_E_INVALID, "protect_dir is too long: %s", dir);
-		}
-		fd = open_level(parent, names[i], path);
-		close(parent);
-		if (fd < 0)
-			return ZERO_E_FILE;
-		parent = fd;
-	}
-	folder->fd = parent;
+	snprintf(names[0], sizeof(names[0]), "%s", zero_protect_user_level().name);
+	snprintf(names[1], sizeof(names[1]), "%s", zero_protect_job_level().name);
+	snprintf(names[2], sizeof(names[2]), "%s-%016llx", run_name(), (unsigned long long)model);
+	/* the end of another job of the user removes levels that are empty */
+	for (int tries = 0; folder->fd < 0 && tries < 3; tries++)
+		folder->fd = open_levels(dir, names, path);
+	if (folder->fd < 0)
+		return ZERO_E_FILE;
 	folder->path = strdup(path);
 	return folder->path ? ZERO_OK : zero_fail(ZERO_E_MEMORY, "no memory for %s", path);
 }
@@ -238,20 +247,7 @@ void zero_protect_folder_list(const struct zero_protect_folder *folder,
 		closedir(list);
 }
 
-static bool nothing_stays(const void *context, const struct zero_protect_name *name)
+void zero_protect_folder_remove(const struct zero_protect_folder *folder, const char *dir)
 {
-	(void)context;
-	(void)name;
-	return false;
-}
-
-void zero_protect_folder_remove(const struct zero_protect_folder *folder)
-{
-	char *path = strdup(folder->path);
-
-	zero_protect_folder_clean(folder, nothing_stays, NULL);
-	/* The levels above are other runs' too, as long as they hold something. */
-	for (int i = 0; path && i < LEVELS && !rmdir(path); i++)
-		*strrchr(path, '/') = '\0';
-	free(path);
+	zero_protect_remove(dir, zero_protect_job_level().name, strrchr(folder->path, '/') + 1);
 }

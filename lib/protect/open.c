@@ -161,7 +161,8 @@ void zero_protect_close(zero_job *job, bool together)
 	zero_protect_serve_end(&protect->server);
 	zero_protect_ask_end(&protect->ask);
 	if (together && protect->folder.path)
-		zero_protect_folder_remove(&protect->folder);
+		zero_protect_folder_remove(&protect->folder,
+					   job->settings.value[ZERO_OPT_PROTECT_DIR].text);
 	zero_protect_folder_close(&protect->folder);
 	zero_nodes_free(&protect->nodes);
 	free(protect->addresses);

@@ -79,8 +79,8 @@ void zero_protect_folder_clean(const struct zero_protect_folder *folder,
 void zero_protect_folder_list(const struct zero_protect_folder *folder,
 			      void (*each)(void *context, const struct zero_protect_name *name),
 			      void *context);
-/* Removes all files, the folder, and the two above it if they are empty. */
-void zero_protect_folder_remove(const struct zero_protect_folder *folder);
+/* Removes all files, the folder, and the two above it in `dir` if they are empty. */
+void zero_protect_folder_remove(const struct zero_protect_folder *folder, const char *dir);
 
 /* ---- serve.c: what a rank does for others ---------------------------------------------------- */
 
