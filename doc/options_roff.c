@@ -107,6 +107,8 @@ static void print_variable(const struct zero_option *option)
 	}
 	print_help(option);
 	print_default(option);
+	if (option->where & ZERO_OF_SITE)
+		fputs("Under Slurm only\n.BR zero.yaml (5)\nsets it.\n", stdout);
 }
 
 static void print_key(const struct zero_option *option)

@@ -67,7 +67,8 @@ said=$({
 # what a user says by flag or variable alone has no key and is no fact
 keys=$(while read -r name; do
 	[[ $name == config ]] && continue
-	grep -qx "ZERO_${name^^}" <<<"$variables" &&
+	[[ $name == protect_dir ]] || # which has a key and a variable
+		grep -qx "ZERO_${name^^}" <<<"$variables" &&
 		! grep -qx -e "--zero-${name//_/-}" <<<"$flags" &&
 		continue
 	echo "$name"

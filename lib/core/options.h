@@ -83,6 +83,7 @@ enum {
 	ZERO_IN_ENVIRONMENT = 2,
 	ZERO_IN_YAML = 4,
 	ZERO_IN_RESOLVED = 8,
+	ZERO_OF_SITE = 16, /* under Slurm only the site's zero.yaml sets it */
 };
 
 struct zero_option {

@@ -175,10 +175,11 @@ const struct zero_option zero_option_table[ZERO_OPTIONS] = {
 		.type = ZERO_TYPE_CHOICE, .choices = fsdp_choices, .where = USER,
 	},
 	[ZERO_OPT_PROTECT_DIR] = {
-		.name = "protect_dir", .flag = "--zero-protect-dir", .env = "ZERO_PROTECT_DIR",
+		.name = "protect_dir", .env = "ZERO_PROTECT_DIR",
 		.argument = "DIR", .default_text = "/dev/shm",
 		.help = "folder in each node's memory for what is protected",
-		.type = ZERO_TYPE_PATH, .max = PATH_MAX - 256, .where = USER, .absolute = true,
+		.type = ZERO_TYPE_PATH, .max = PATH_MAX - 256, .absolute = true,
+		.where = ZERO_IN_ENVIRONMENT | ZERO_IN_YAML | ZERO_IN_RESOLVED | ZERO_OF_SITE,
 	},
 	[ZERO_OPT_PROTECT_MAX] = {
 		.name = "protect_max", .flag = "--zero-protect-max", .env = "ZERO_PROTECT_MAX",

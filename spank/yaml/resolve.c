@@ -406,6 +406,15 @@ static bool check_user(const struct resolve_context *context, enum zero_option_i
 			 context->site->path, rule->lock->line);
 		return false;
 	}
+	if (option->where & ZERO_OF_SITE && !is_same(&user->value[id], &resolved->value[id])) {
+		snprintf(context->why, context->size,
+			 "%s: %s is not allowed: %s is %s (%s), and only the site's zero.yaml "
+			 "sets it",
+			 user->origin[id], value.text, option->name,
+			 value_for_message(option, &resolved->value[id]).text,
+			 resolved->origin[id]);
+		return false;
+	}
 	if (beyond) {
 		snprintf(context->why, context->size,
 			 "%s: %s is not allowed: %s must be at %s %s by %s:%zu", user->origin[id],
@@ -520,6 +529,21 @@ static bool is_last(const struct variables *variables, size_t at)
 			return false;
 	}
 	return true;
+}
+
+void zero_config_texts(const struct zero_config *site, enum zero_option_id id,
+		       void (*each)(void *context, const char *text), void *context)
+{
+	for (size_t i = 0; i < site->count; i++) {
+		const struct section *section = &site->sections[i];
+
+		for (size_t j = 0; j < section->count; j++) {
+			const struct statement *statement = &section->statements[j];
+
+			if (statement->kind == STATEMENT_DEFAULT && statement->id == id)
+				each(context, statement->value.text);
+		}
+	}
 }
 
 bool zero_config_env(const struct zero_config *site, const struct zero_where *where,

@@ -61,6 +61,11 @@ enum zero_enabled zero_config_enabled(const struct zero_config *config,
 /* Returns whether `enabled` is not off, or need not be in some place that `where` leaves open. */
 bool zero_config_may_be_enabled(const struct zero_config *config, const struct zero_where *where);
 
+/* Calls `each` for all texts that the file has as defaults of an option, of sections that apply or
+   not. */
+void zero_config_texts(const struct zero_config *site, enum zero_option_id id,
+		       void (*each)(void *context, const char *text), void *context);
+
 /* Returns where a line about each step goes: "syslog" or an absolute path; NULL: nowhere. */
 const char *zero_config_telemetry(const struct zero_config *config);
 

@@ -287,6 +287,21 @@ START_TEST(a_size_and_a_percentage_both_bind)
 }
 END_TEST
 
+START_TEST(the_site_alone_sets_protect_dir)
+{
+	struct scene scene = {.where = {.node = "n1"}};
+
+	scene.site = site_of("version: 1\n"
+			     "defaults: {protect_dir: /memory}\n");
+	set_user(&scene, ZERO_OPT_PROTECT_DIR, "/memory", "ZERO_PROTECT_DIR");
+	resolves_to(&scene, ZERO_OPT_PROTECT_DIR, "/memory", "ZERO_PROTECT_DIR");
+	set_user(&scene, ZERO_OPT_PROTECT_DIR, "/mine", "ZERO_PROTECT_DIR");
+	resolve_refused(&scene, "ZERO_PROTECT_DIR: '/mine' is not allowed: protect_dir is "
+				"'/memory' ($S:2), and only the site's zero.yaml sets it");
+	free_scene(&scene);
+}
+END_TEST
+
 START_TEST(locks_bind_users)
 {
 	struct scene scene = {.where = {.node = "n1"}};
@@ -488,6 +503,7 @@ int main(void)
 	tcase_add_test(tests, the_narrowest_limit_counts);
 	tcase_add_test(tests, percentages_need_the_total);
 	tcase_add_test(tests, a_size_and_a_percentage_both_bind);
+	tcase_add_test(tests, the_site_alone_sets_protect_dir);
 	tcase_add_test(tests, locks_bind_users);
 	tcase_add_test(tests, what_was_auto_is_clamped_later);
 	tcase_add_test(tests, variables_of_the_most_special_section);
