@@ -32,6 +32,8 @@ if HAVE_YAML
 spankdir = $(libdir)/slurm
 spank_LTLIBRARIES = spank/spank_zero.la
 spank_spank_zero_la_SOURCES = \
+	lib/protect/leftover.c \
+	spank/epilog.c \
 	spank/nested_step.c \
 	spank/plugin.c \
 	spank/plugin.h \

@@ -7,6 +7,7 @@
  *	slurmstepd               step_node.c
  *	slurmstepd, each task    task.c, task_preload.c, task_budget.c
  *	the last two             telemetry.c, nested_step.c, step.c
+ *	the end of a job         epilog.c
  *	all of them              user_request.c, user_options.c
  *
  * A file calls only files to its right and below. The rooms yaml/, which reads the site's file and
@@ -128,7 +129,8 @@ int slurm_spank_init_post_opt(spank_t spank, int count, char **argument)
 	return ESPANK_SUCCESS;
 }
 
-/* Slurm calls this and the following ones in slurmstepd and its tasks only, but for the last. */
+/* Slurm calls this and the following ones in slurmstepd and its tasks only, but for the last two.
+ */
 int slurm_spank_user_init(spank_t spank, int count, char **argument)
 {
 	(void)count;
@@ -163,5 +165,13 @@ int slurm_spank_exit(spank_t spank, int count, char **argument)
 	(void)argument;
 	if (loaded && spank_context() == S_CTX_REMOTE)
 		step_node_exit();
+	return ESPANK_SUCCESS;
+}
+
+/* Slurm has not called slurm_spank_init in this process. */
+int slurm_spank_job_epilog(spank_t spank, int count, char **argument)
+{
+	read_arguments(count, argument);
+	job_epilog(spank, &arguments);
 	return ESPANK_SUCCESS;
 }

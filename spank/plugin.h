@@ -43,4 +43,7 @@ const struct step_node *step_node_state(void);
 /* task.c: the copy of slurmstepd that becomes a task, as the user. */
 void task_init(spank_t spank, const struct step_node *node);
 
+/* epilog.c: the end of a job on a node, as root. */
+void job_epilog(spank_t spank, const struct plugin_arguments *arguments);
+
 #endif

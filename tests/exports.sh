@@ -54,8 +54,8 @@ plugin=$top_builddir/spank/.libs/spank_zero.so
 strange=$(exported "$plugin" |
 	grep -vE '^(plugin_(name|type|version)|spank_plugin_version|slurm_spank_[a-z_]+)$')
 [[ -z $strange ]] || fail "spank_zero.so exports: $strange"
-[[ $(exported "$plugin" | grep -c '^slurm_spank_') == 6 ]] ||
-	fail "spank_zero.so has not six callbacks"
+[[ $(exported "$plugin" | grep -c '^slurm_spank_') == 7 ]] ||
+	fail "spank_zero.so has not seven callbacks"
 # It is bound when it is loaded: what is missing would keep it away from every command.
 strange=$(nm -D --undefined-only "$plugin" | awk '$1 == "U" && $2 !~ /@/ { print $2 }' |
 	grep -vE '^(slurm|spank|yaml)_')

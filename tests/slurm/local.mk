@@ -5,6 +5,7 @@ SLURM_TESTS = \
 	tests/slurm/configless.sh \
 	tests/slurm/control_groups.sh \
 	tests/slurm/demo.sh \
+	tests/slurm/epilog.sh \
 	tests/slurm/faults.sh \
 	tests/slurm/gpus.sh \
 	tests/slurm/hostile.sh \
