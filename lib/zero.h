@@ -765,6 +765,7 @@ typedef struct zero_protect_options {
 	   complete. The option `protect` overrides it. */
 	uint64_t every;
 	uint64_t step; /* as in zero_save_options */
+	bool due; /* the program has asked zero_protect_due, perhaps of another count of steps */
 	/* Bytes of the program. Rank 0's come back on all ranks, with zero_restore. Copied. */
 	const void *user;
 	size_t user_bytes;
@@ -784,7 +785,8 @@ typedef struct zero_protect_options {
  * partners, loses none of it.
  *
  * What cannot be protected, such as for a full folder, costs the protection and not the job: rank 0
- * prints a sentence, and it is tried again later. zero_close removes what was protected.
+ * prints a sentence, and it is tried again later. What was protected is removed when the process
+ * ends with status 0 after zero_close; else the next attempt finds it.
  */
 zero_status zero_protect(zero_job *job, const zero_protect_options *options);
 /* Whether zero_protect would protect after this step, the same on all ranks. */
@@ -811,9 +813,9 @@ typedef struct zero_protected {
  * byte of it verified, or the checkpoint `path` or in the folder `path`, see zero_restore; NULL for
  * none. If something was protected, but nothing of it is complete, rank 0 prints a sentence.
  *
- * What an attempt has protected is found by the next one of the same zerorun, or without zerorun of
- * the same Slurm job, at any number of ranks. Reading it is zero_restore(job, found.path, ...),
- * whose ranges then come from the nodes that have them.
+ * What an attempt has protected is found by the next one of the same zerorun, or of one that was
+ * given its ZERO_RUN, at any number of ranks. ZERO_E_STATE after the first zero_protect. Reading it
+ * is zero_restore(job, found.path, ...), whose ranges then come from the nodes that have them.
  */
 zero_status zero_protect_find(zero_job *job, const char *path, zero_protected *found);
 /* COLLECTIVE. Both, in this order. */

@@ -149,10 +149,26 @@ static void set_lost(struct nodes *nodes, size_t i, const char *why)
 	nodes->lost[i] = true;
 }
 
-/* A node that is drained still works. */
+/* Of "IDLE+DRAIN*": a node that is drained still works, and a star is for one that does not
+   answer. */
+static bool is_down(const char *state)
+{
+	static const char *const down[] = {"DOWN", "NOT_RESPONDING", "FAIL"};
+	size_t length;
+
+	for (; *state; state += length, state += *state == '+') {
+		length = strcspn(state, "+*");
+		if (state[length] == '*')
+			return true;
+		for (size_t i = 0; i < sizeof(down) / sizeof(down[0]); i++)
+			if (strlen(down[i]) == length && !strncmp(state, down[i], length))
+				return true;
+	}
+	return false;
+}
+
 static void read_states(struct nodes *nodes)
 {
-	static const char *const lost[] = {"DOWN", "NOT_RESPONDING", "FAIL", "*"};
 	char *names = nodes_join(nodes, NULL);
 	char *arguments[] = {(char *)"-o", (char *)"show", (char *)"node", names};
 	int status;
@@ -168,9 +184,8 @@ static void read_states(struct nodes *nodes)
 			    strncmp(line + 9, nodes->name[i], length) != 0 ||
 			    line[9 + length] != ' ')
 				continue;
-			for (size_t j = 0; j < sizeof(lost) / sizeof(lost[0]); j++)
-				if (strstr(state, lost[j]))
-					set_lost(nodes, i, "Slurm has found it down");
+			if (is_down(state))
+				set_lost(nodes, i, "Slurm has found it down");
 		}
 		free(state);
 	}
@@ -214,7 +229,7 @@ static void end_probe(struct nodes *nodes, size_t i, int fd)
 void nodes_probe(struct nodes *nodes)
 {
 	struct pollfd *fds = calloc(nodes->count, sizeof(*fds));
-	double end = zero_seconds() + PROBE_SECONDS, left;
+	double begin = zero_seconds(), left;
 	size_t waiting = 0;
 
 	if (!fds)
@@ -223,9 +238,12 @@ void nodes_probe(struct nodes *nodes)
 		fds[i] = (struct pollfd){.fd = begin_probe(nodes, i), .events = POLLOUT};
 		waiting += fds[i].fd >= 0;
 	}
+	/* Slurm's answer may take longer; what has connected meanwhile counts all the same. */
 	read_states(nodes);
-	while (waiting && (left = end - zero_seconds()) > 0) {
-		if (poll(fds, nodes->count, (int)(1e3 * left) + 1) < 0 && errno != EINTR)
+	do {
+		left = begin + PROBE_SECONDS - zero_seconds();
+		if (poll(fds, nodes->count, left > 0 ? (int)(1e3 * left) + 1 : 0) < 0 &&
+		    errno != EINTR)
 			break;
 		for (size_t i = 0; i < nodes->count; i++) {
 			if (fds[i].fd < 0 || !fds[i].revents)
@@ -234,7 +252,7 @@ void nodes_probe(struct nodes *nodes)
 			fds[i].fd = -1;
 			waiting--;
 		}
-	}
+	} while (waiting && left > 0);
 	for (size_t i = 0; i < nodes->count; i++) {
 		if (fds[i].fd < 0)
 			continue;

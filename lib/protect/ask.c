@@ -12,7 +12,7 @@
 #include "core/clock.h"
 #include "protect/protect_internal.h"
 
-enum { CONNECT_SECONDS = 10, SILENCE_SECONDS = 30, PIECE = 1 << 20 };
+enum { CONNECT_SECONDS = 30, SILENCE_SECONDS = 60, PIECE = 1 << 20 };
 
 static zero_status lost(struct zero_protect_ask *ask, int rank, const char *what)
 {
@@ -113,7 +113,7 @@ zero_status zero_protect_get(struct zero_protect_ask *ask, int rank,
 {
 	const struct zero_protect_request request = {
 		.kind = ZERO_PROTECT_GET, .name = *name, .at = at, .bytes = bytes};
-	/* The other side ends the oldest of too many connections. */
+	/* A connection may have ended since it was used. */
 	bool old = ask->peers[rank] >= 0;
 	zero_status status = get_once(ask, rank, &request, to);
 
@@ -177,6 +177,15 @@ zero_status zero_protect_put(struct zero_protect_ask *ask, int rank,
 	if (status && old && ask->peers[rank] < 0 && !atomic_load(&ask->over))
 		status = put_once(ask, rank, &request, record, shard, rate);
 	return status;
+}
+
+void zero_protect_hurry(struct zero_protect_ask *ask, int rank)
+{
+	const uint64_t any = ~UINT64_C(0);
+	int fd = ask->peers[rank];
+
+	if (fd >= 0)
+		setsockopt(fd, SOL_SOCKET, SO_MAX_PACING_RATE, &any, sizeof(any));
 }
 
 void zero_protect_ask_cancel(struct zero_protect_ask *ask)

@@ -190,6 +190,7 @@ static zero_status exchange(struct zero_protect *protect, zero_status status,
 		protect->entry_count += all[rank].count;
 	}
 	protect->own_count = outline->count;
+	protect->most = most;
 	if (!status)
 		*outline = all[0];
 	protect->entries = every;
@@ -223,11 +224,18 @@ static zero_status fetch_record(struct zero_protect *protect, int rank,
 				struct zero_protect_record **record)
 {
 	const struct zero_protect_entry *entry = protect->of_rank[rank];
+	zero_status status;
 
 	*record = malloc(entry->record_bytes);
 	if (!*record)
 		return zero_fail(ZERO_E_MEMORY, "no memory for the record of rank %d", rank);
-	return read_file(protect, entry, true, 0, *record, entry->record_bytes);
+	status = read_file(protect, entry, true, 0, *record, entry->record_bytes);
+	if (!status && !(zero_protect_is_whole(protect->files, *record, entry->record_bytes) &&
+			 (*record)->token == entry->name.token && (*record)->step == entry->step &&
+			 (*record)->rank == rank && (*record)->world == entry->world))
+		status = zero_fail(ZERO_E_FORMAT, "%s: the record of rank %d is damaged",
+				   protect->source.path, rank);
+	return status;
 }
 
 static const char *manifest_of(const struct zero_protect_record *record)
@@ -287,7 +295,8 @@ static bool verify(struct zero_protect *protect, const struct zero_protect_entry
 
 static bool same(const struct zero_protect_entry *a, const struct zero_protect_entry *b)
 {
-	return a->step == b->step && a->name.token == b->name.token && a->world == b->world;
+	return a->step == b->step && a->name.token == b->name.token && a->world == b->world &&
+	       a->name.slot == b->name.slot;
 }
 
 /* Fills of_rank with those of a protection, of this node where it has them. False: it is not
@@ -331,24 +340,30 @@ static zero_status verify_all(struct zero_protect *protect, const struct zero_pr
 			      zero_status status, unsigned char *good)
 {
 	zero_job *job = protect->job;
-	unsigned char *mine = calloc(protect->entry_count, 1);
-	unsigned char *all = calloc((size_t)job->place.world, protect->entry_count);
+	unsigned char *mine = calloc(protect->most, 1);
+	unsigned char *all = calloc((size_t)job->place.world, protect->most);
+	size_t index = 0;
 
 	if ((!mine || !all) && !status)
 		status = zero_fail(ZERO_E_MEMORY, "no memory to verify what is protected");
 	for (size_t i = 0; !status && i < protect->own_count; i++)
 		if (same(&protect->entries[protect->own_first + i], one))
-			mine[protect->own_first + i] =
-				verify(protect, &protect->entries[protect->own_first + i]);
+			mine[i] = verify(protect, &protect->entries[protect->own_first + i]);
 	status = zero_submit_wait(&job->all, status,
 				  &(struct zero_op){.kind = ZERO_OP_ALLGATHER_BYTES,
 						    .send = mine,
 						    .recv = all,
-						    .count = protect->entry_count},
+						    .count = protect->most},
 				  1, ZERO_WORK_CHECKPOINT, "verified parts of %s",
 				  protect->source.path);
-	for (size_t i = 0; !status && i < protect->entry_count; i++)
-		good[i] = all[(size_t)protect->entries[i].holder * protect->entry_count + i];
+	for (size_t i = 0; !status && i < protect->entry_count; i++, index++) {
+		const struct zero_protect_entry *entry = &protect->entries[i];
+
+		/* those of a rank lie one behind the other */
+		if (i && entry->holder != entry[-1].holder)
+			index = 0;
+		good[i] = all[(size_t)entry->holder * protect->most + index];
+	}
 	free(mine);
 	free(all);
 	return status;
@@ -378,10 +393,14 @@ static bool try_one(struct zero_protect *protect, const struct zero_protect_entr
 	complete = !status && collect(protect, one, good);
 	if (complete && one->world == protect->job->place.world)
 		status = fetch_record(protect, protect->job->place.rank, &protect->own);
-	if (complete)
-		complete =
-			!zero_submit_wait(&protect->job->all, status, NULL, 0, ZERO_WORK_CHECKPOINT,
+	if (complete) {
+		status = zero_submit_wait(&protect->job->all, status, NULL, 0, ZERO_WORK_CHECKPOINT,
 					  "choice of %s", protect->source.path);
+		complete = !status;
+	}
+	if (status && protect->job->place.rank == 0)
+		fprintf(stderr, "zero: step %llu cannot be restored from memory: %s\n",
+			(unsigned long long)one->step, zero_last_error());
 out:
 	free(good);
 	if (!complete)
@@ -396,7 +415,9 @@ static int newest_first(const void *a, const void *b)
 
 	if (x->step != y->step)
 		return x->step > y->step ? -1 : 1;
-	return (x->name.token > y->name.token) - (x->name.token < y->name.token);
+	if (x->name.token != y->name.token)
+		return x->name.token > y->name.token ? 1 : -1;
+	return (int)x->name.slot - (int)y->name.slot;
 }
 
 /* COLLECTIVE. Chooses the newest complete one that no checkpoint is newer than. */
@@ -434,7 +455,7 @@ void zero_protect_forget(struct zero_protect *protect)
 	free(protect->checkpoint);
 	protect->entries = NULL;
 	protect->checkpoint = NULL;
-	protect->entry_count = protect->own_count = 0;
+	protect->entry_count = protect->own_count = protect->most = 0;
 	protect->job->source = NULL;
 }
 
@@ -450,8 +471,7 @@ static void tell(const struct zero_protect *protect, const struct outline *outli
 	const char *restart = getenv("ZERO_RESTART");
 	bool again = restart && strcmp(restart, "0") != 0;
 
-	if (protect->job->place.rank != 0 || protect->off || protect->first ||
-	    (!protect->entry_count && !again))
+	if (protect->job->place.rank != 0 || protect->first || (!protect->entry_count && !again))
 		return;
 	fprintf(stderr, "zero: no step in the memory of the nodes is complete");
 	if (outline->checkpoint)
@@ -518,6 +538,10 @@ zero_status zero_protect_find(zero_job *job, const char *path, zero_protected *f
 	if (!job->laid_out)
 		status = zero_fail(ZERO_E_STATE,
 				   "zero_protect_find must be called after zero_layout");
+	else if (job->protect && (job->protect->save || job->protect->turn))
+		status =
+			zero_fail(ZERO_E_STATE,
+				  "zero_protect_find must be called before the first zero_protect");
 	if (!status && !job->protect)
 		status = zero_protect_open(job);
 	if (!status)

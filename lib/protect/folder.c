@@ -247,7 +247,44 @@ void zero_protect_folder_list(const struct zero_protect_folder *folder,
 		closedir(list);
 }
 
+uint64_t zero_protect_folder_bytes(const struct zero_protect_folder *folder)
+{
+	DIR *list = open_list(folder);
+	struct dirent *entry;
+	struct stat info;
+	uint64_t bytes = 0;
+
+	while (list && (entry = readdir(list)))
+		if (!fstatat(folder->fd, entry->d_name, &info, AT_SYMLINK_NOFOLLOW) &&
+		    S_ISREG(info.st_mode))
+			bytes += (uint64_t)info.st_blocks * 512;
+	if (list)
+		closedir(list);
+	return bytes;
+}
+
+/* What the process removes when it ends; run is NULL: nothing. */
+static struct {
+	pid_t process;
+	char *dir, *run;
+} at_exit;
+
+static void remove_at_exit(int status, void *unused)
+{
+	(void)unused;
+	if (status == 0 && at_exit.run && at_exit.process == getpid())
+		zero_protect_remove(at_exit.dir, zero_protect_job_level().name, at_exit.run);
+}
+
 void zero_protect_folder_remove(const struct zero_protect_folder *folder, const char *dir)
 {
-	zero_protect_remove(dir, zero_protect_job_level().name, strrchr(folder->path, '/') + 1);
+	static bool registered;
+
+	free(at_exit.dir);
+	free(at_exit.run);
+	at_exit.process = getpid();
+	at_exit.dir = strdup(dir);
+	at_exit.run = at_exit.dir ? strdup(strrchr(folder->path, '/') + 1) : NULL;
+	if (!registered)
+		registered = !on_exit(remove_at_exit, NULL);
 }

@@ -1,9 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* What ranks need before anything is protected or found: a folder, a server, and each one's
    partner. */
+#include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/random.h>
 
 #include "core/available_memory.h"
 #include "protect/protect_internal.h"
@@ -43,14 +45,14 @@ static uint64_t switch_hash(void)
 static zero_status introduce(struct zero_protect *protect, struct introduction *mine)
 {
 	const zero_job *job = protect->job;
-	const char *run = getenv("ZERO_RUN"), *slurm = getenv("SLURM_JOB_ID");
+	const char *run = getenv("ZERO_RUN");
 	char why[192];
 	zero_status status;
 
-	if (!(run && *run) && !(slurm && *slurm))
+	if (!run || !*run)
 		return zero_fail(ZERO_E_UNSUPPORTED,
 				 "the run has no name by which another attempt would find it: "
-				 "start it with zerorun, or in a job of Slurm");
+				 "start it with zerorun");
 	status = zero_files_open(&protect->files);
 	if (!status)
 		status = zero_protect_folder_open(&protect->folder,
@@ -58,35 +60,35 @@ static zero_status introduce(struct zero_protect *protect, struct introduction *
 						  model_hash(job));
 	if (status)
 		return status;
-	protect->memory = zero_memory_available();
+	protect->memory = zero_memory_available() + zero_protect_folder_bytes(&protect->folder);
 	mine->on_switch = switch_hash();
 	snprintf(mine->address.node, sizeof(mine->address.node), "%s", job->place.node);
-	for (size_t at = 0; at < sizeof(mine->address.cookie); at += sizeof(uint64_t)) {
-		uint64_t random = zero_random_token();
-
-		memcpy(mine->address.cookie + at, &random, sizeof(random));
-	}
+	if (getrandom(mine->address.cookie, sizeof(mine->address.cookie), 0) !=
+	    (ssize_t)sizeof(mine->address.cookie))
+		return zero_fail(ZERO_E_COMM, "no random numbers: %s", strerror(errno));
 	if (!zero_address_listen(&protect->server.listening, &mine->address,
 				 getenv("NCCL_SOCKET_IFNAME"), why, sizeof(why)))
 		return zero_fail(ZERO_E_COMM, "%s", why);
 	return ZERO_OK;
 }
 
-/* COLLECTIVE. */
-static zero_status meet(struct zero_protect *protect, zero_status status, struct introduction *mine)
+/* COLLECTIVE. *local is what this rank alone then fails with: it is still to be agreed on. */
+static zero_status meet(struct zero_protect *protect, struct introduction *mine, zero_status *local)
 {
 	zero_job *job = protect->job;
 	size_t world = (size_t)job->place.world;
 	struct introduction *all = calloc(world, sizeof(*all));
 	uint64_t *switches = calloc(world, sizeof(*switches));
+	zero_status status = ZERO_OK;
 	struct zero_op op = {
 		.kind = ZERO_OP_ALLGATHER_BYTES, .send = mine, .recv = all, .count = sizeof(*mine)};
 
 	protect->addresses = calloc(world, sizeof(*protect->addresses));
 	protect->partners = calloc(world, sizeof(*protect->partners));
 	protect->ask.peers = calloc(world, sizeof(*protect->ask.peers));
-	if (!status &&
-	    (!all || !switches || !protect->addresses || !protect->partners || !protect->ask.peers))
+	for (size_t rank = 0; protect->ask.peers && rank < world; rank++)
+		protect->ask.peers[rank] = -1;
+	if (!all || !switches || !protect->addresses || !protect->partners || !protect->ask.peers)
 		status =
 			zero_fail(ZERO_E_MEMORY, "no memory for the addresses of %zu ranks", world);
 	status = zero_submit_wait(&job->all, status, &op, 1, ZERO_WORK_CHECKPOINT,
@@ -94,10 +96,9 @@ static zero_status meet(struct zero_protect *protect, zero_status status, struct
 	for (size_t rank = 0; !status && rank < world; rank++) {
 		protect->addresses[rank] = all[rank].address;
 		switches[rank] = all[rank].on_switch;
-		protect->ask.peers[rank] = -1;
 	}
 	if (!status)
-		status = zero_protect_partners(&protect->nodes, switches, world, protect->partners);
+		*local = zero_protect_partners(&protect->nodes, switches, world, protect->partners);
 	free(switches);
 	free(all);
 	return status;
@@ -122,11 +123,11 @@ zero_status zero_protect_open(zero_job *job)
 {
 	struct zero_protect *protect = calloc(1, sizeof(*protect));
 	struct introduction mine = {0};
-	zero_status status;
+	zero_status status, met = ZERO_OK;
 
 	if (protect) {
 		protect->job = job;
-		protect->folder.fd = protect->server.listening = protect->server.current = -1;
+		protect->folder.fd = protect->server.listening = -1;
 	}
 	status = zero_submit_wait(&job->all,
 				  protect ? ZERO_OK : zero_fail(ZERO_E_MEMORY, "no memory"), NULL,
@@ -141,10 +142,10 @@ zero_status zero_protect_open(zero_job *job)
 		status = zero_agree_token(job, introduce(protect, &mine), "protection",
 					  &protect->token);
 	if (!status)
-		status = meet(protect, status, &mine);
+		status = meet(protect, &mine, &met);
 	if (!status)
-		status = zero_submit_wait(&job->all, start(protect), NULL, 0, ZERO_WORK_CHECKPOINT,
-					  "start of the protection");
+		status = zero_submit_wait(&job->all, met ? met : start(protect), NULL, 0,
+					  ZERO_WORK_CHECKPOINT, "start of the protection");
 	if (!status)
 		return ZERO_OK;
 	protect->off = true;

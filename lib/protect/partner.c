@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Which rank keeps the copies of another: the one of the same index on another node, on another
- * switch if there is one. Nodes are listed switch by switch, and each one's partner is as many
- * places further as the largest switch has nodes.
+ * Which rank keeps the copies of another: the one of the same index on another node, and of another
+ * switch where none has more than half of the nodes. Nodes are listed switch by switch, and each
+ * one's partner is as many places further as the largest switch has nodes.
  */
 #include <stdlib.h>
 

@@ -19,7 +19,7 @@
 /* Of the time that it has, what a paced push takes. */
 #define PACE 0.7
 
-enum { MOST_SKIPPED = 1024 };
+enum { MOST_SKIPPED = 1024, LEAST_RATE = 10 << 20 /* bytes a second */ };
 
 /* ---- when ------------------------------------------------------------------------------------ */
 
@@ -40,7 +40,7 @@ bool zero_protect_due(const zero_job *job, uint64_t every, uint64_t step)
 	const struct zero_protect *protect = job->protect;
 	int64_t steps = interval(job, every);
 
-	if (steps < 0 || (protect && (protect->off || step < protect->skip_until)))
+	if (steps < 0 || (protect && (protect->off || protect->seen < protect->skip_until)))
 		return false;
 	return steps ? step % (uint64_t)steps == 0 : !protect || !protect->save;
 }
@@ -54,7 +54,7 @@ static void give_up(struct zero_protect *protect, uint64_t step)
 	uint64_t skip = protect->failures < 10 ? UINT64_C(1) << protect->failures : MOST_SKIPPED;
 	int rank = protect->job->place.rank;
 
-	protect->skip_until = step + 1 + skip;
+	protect->skip_until = protect->seen + 1 + skip;
 	if (rank == 0 && !protect->failures)
 		fprintf(stderr,
 			"zero: step %llu is not protected: %s; the job goes on, and protects "
@@ -101,23 +101,60 @@ static zero_status after_write(struct zero_save *save)
 
 /* ---- one protection -------------------------------------------------------------------------- */
 
-/* What this node may hold, divided among its ranks: two protections of each and of its partner. */
-static zero_status check_size(const struct zero_protect *protect, uint64_t bytes)
-{
-	const zero_job *job = protect->job;
-	const struct zero_value *most = &job->settings.value[ZERO_OPT_PROTECT_MAX];
-	uint64_t files = protect->nodes.count > 1 ? 4 : 2;
-	uint64_t ranks = protect->nodes.ranks[protect->nodes.of[job->place.rank]];
-	uint64_t limit = most->kind == ZERO_VALUE_AUTO ? protect->memory / 2 : most->number;
+/* What a rank takes of its node and of its partner's in one protection, and what its node may
+   give. */
+struct share {
+	uint64_t bytes, limit;
+};
 
-	if (files * ranks * bytes <= limit)
-		return ZERO_OK;
-	return zero_fail(ZERO_E_MEMORY,
-			 "it takes %llu bytes of the memory of node %s (%llu files of %llu ranks, "
-			 "of %llu bytes), and protect_max allows %llu",
-			 (unsigned long long)(files * ranks * bytes), job->place.node,
-			 (unsigned long long)files, (unsigned long long)ranks,
-			 (unsigned long long)bytes, (unsigned long long)limit);
+/* Whether each node holds two protections of its ranks, and of those whose partners are there. All
+   ranks come to the same. */
+static zero_status check_sizes(const struct zero_protect *protect, const struct share *all)
+{
+	size_t world = (size_t)protect->job->place.world;
+	uint64_t *needed = calloc(protect->nodes.count, sizeof(*needed));
+	zero_status status = ZERO_OK;
+
+	/* then all the same is what the system says */
+	for (size_t rank = 0; needed && rank < world; rank++) {
+		needed[protect->nodes.of[rank]] += 2 * all[rank].bytes;
+		if (protect->partners[rank] >= 0)
+			needed[protect->nodes.of[protect->partners[rank]]] += 2 * all[rank].bytes;
+	}
+	for (size_t rank = 0; needed && !status && rank < world; rank++)
+		if (needed[protect->nodes.of[rank]] > all[rank].limit)
+			status = zero_fail(
+				ZERO_E_MEMORY,
+				"it takes %llu bytes of the memory of node %s, and protect_max "
+				"allows %llu",
+				(unsigned long long)needed[protect->nodes.of[rank]],
+				protect->addresses[rank].node, (unsigned long long)all[rank].limit);
+	free(needed);
+	return status;
+}
+
+/* COLLECTIVE. `status` is that of preparing it. */
+static zero_status agree_sizes(const struct zero_protect *protect, zero_status status,
+			       uint64_t step)
+{
+	const struct zero_value *most = &protect->job->settings.value[ZERO_OPT_PROTECT_MAX];
+	zero_job *job = protect->job;
+	struct share mine = {.limit = most->kind == ZERO_VALUE_AUTO ? protect->memory / 2
+								    : most->number};
+	struct share *all = calloc((size_t)job->place.world, sizeof(*all));
+	struct zero_op op = {
+		.kind = ZERO_OP_ALLGATHER_BYTES, .send = &mine, .recv = all, .count = sizeof(mine)};
+
+	if (!all && !status)
+		status = zero_fail(ZERO_E_MEMORY, "no memory for the sizes of all ranks");
+	if (!status)
+		mine.bytes = protect->save->out.bytes + zero_protect_record_bytes(protect->record);
+	status = zero_submit_wait(&job->all, status, &op, 1, ZERO_WORK_CHECKPOINT,
+				  "begin of the protection of step %llu", (unsigned long long)step);
+	if (!status)
+		status = check_sizes(protect, all);
+	free(all);
+	return status;
 }
 
 /* The record, but for what is known once the shard is written. Rank 0's has the manifest. */
@@ -168,10 +205,8 @@ static zero_status make_file(struct zero_protect *protect)
 {
 	struct zero_save *save = protect->save;
 	struct zero_protect_name record = protect->name;
-	zero_status status = check_size(protect, save->out.bytes);
+	zero_status status;
 
-	if (status)
-		return status;
 	record.record = 1;
 	zero_protect_file_remove(&protect->folder, &record);
 	status = zero_protect_file_open(&protect->folder, &protect->name, true, &save->out.fd);
@@ -230,22 +265,18 @@ static bool is_ours(const void *context, const struct zero_protect_name *name)
 	return name->token == ((const struct zero_protect *)context)->token;
 }
 
-/* COLLECTIVE. All ranks have written, or failed to. */
-static void complete(zero_job *job)
+/* COLLECTIVE. All ranks have written, or failed to. The status is that of communication. */
+static zero_status end_protection(struct zero_protect *protect)
 {
-	struct zero_protect *protect = job->protect;
-	uint64_t step;
-	zero_status status;
+	zero_job *job = protect->job;
+	uint64_t step = protect->save->step;
+	zero_status status = zero_save_join(protect->save);
 
-	if (!protect || !protect->save)
-		return;
-	step = protect->save->step;
-	status = zero_save_join(protect->save);
 	status = zero_submit_wait(&job->all, status, NULL, 0, ZERO_WORK_CHECKPOINT,
 				  "the protection of step %llu", (unsigned long long)step);
-	if (status) {
+	if (status && status != ZERO_E_COMM)
 		give_up(protect, step);
-	} else {
+	if (!status) {
 		/* What an attempt before has left is needed no more. */
 		if (!protect->turn++)
 			zero_protect_folder_clean(&protect->folder, is_ours, protect);
@@ -253,19 +284,32 @@ static void complete(zero_job *job)
 		zero_protect_forget(protect);
 	}
 	drop_save(protect, ZERO_OK);
+	return status == ZERO_E_COMM ? status : ZERO_OK;
 }
 
-/* The push takes a part of the time of one step, or of those until the next one where it is as
-   often as it goes. */
+static void complete(zero_job *job)
+{
+	if (job->protect && job->protect->save)
+		end_protection(job->protect);
+}
+
+/* The push takes a part of the time of a step, or of those until the next one where it is as often
+   as it goes. A pause of the program, as for an evaluation, is forgotten soon. */
 static void set_pace(struct zero_protect *protect, bool as_often)
 {
 	uint64_t step = protect->save->step, steps = step - protect->begun_step;
-	double now = zero_seconds(), most = PACE * (now - protect->begun);
+	uint64_t bytes = protect->save->out.bytes + zero_protect_record_bytes(protect->record);
+	double now = zero_seconds(), passed = now - protect->begun;
 
 	if (steps && !as_often)
-		most /= (double)steps;
-	protect->rate =
-		protect->begun > 0 ? (uint64_t)((double)protect->save->out.bytes / most) + 1 : 0;
+		passed /= (double)steps;
+	if (protect->begun > 0 && (!(protect->shortest > 0) || passed < 2 * protect->shortest))
+		protect->shortest = passed;
+	protect->rate = 0;
+	if (protect->shortest > 0) {
+		protect->rate = (uint64_t)((double)bytes / (PACE * protect->shortest));
+		protect->rate = protect->rate > LEAST_RATE ? protect->rate : LEAST_RATE;
+	}
 	protect->begun = now;
 	protect->begun_step = step;
 }
@@ -274,42 +318,65 @@ static void set_pace(struct zero_protect *protect, bool as_often)
 static zero_status begin(struct zero_protect *protect, const zero_protect_options *options,
 			 uint64_t step)
 {
-	zero_job *job = protect->job;
 	zero_status status;
 
 	/* Before any rank of the node writes: what is found partly written is nobody's. */
 	if (!protect->turn)
 		zero_protect_folder_clean(&protect->folder, stays, protect);
-	status = prepare(protect, options, step);
-	status = zero_submit_wait(&job->all, status, NULL, 0, ZERO_WORK_CHECKPOINT,
-				  "begin of the protection of step %llu", (unsigned long long)step);
+	status = agree_sizes(protect, prepare(protect, options, step), step);
 	if (status) {
-		give_up(protect, step);
+		if (status != ZERO_E_COMM)
+			give_up(protect, step);
 		drop_save(protect, status);
 		return status == ZERO_E_COMM ? status : ZERO_OK;
 	}
-	set_pace(protect, !interval(job, options->every));
+	set_pace(protect, !interval(protect->job, options->every));
 	zero_save_start(protect->save);
 	return ZERO_OK;
+}
+
+/* COLLECTIVE. Every K-th step: the one before has to be complete. */
+static zero_status wait_for_last(struct zero_protect *protect)
+{
+	int partner = protect->partners[protect->job->place.rank];
+
+	if (!protect->save)
+		return ZERO_OK;
+	if (partner >= 0)
+		zero_protect_hurry(&protect->ask, partner);
+	return end_protection(protect);
+}
+
+static zero_status protect_now(zero_job *job, const zero_protect_options *options)
+{
+	zero_status status = zero_save_check(job, "zero_protect");
+	uint64_t step = options->step ? options->step : job->trainer->steps;
+
+	if (job->protect && !options->due && !zero_protect_due(job, options->every, step))
+		return status;
+	/* An error of one rank is one of all. */
+	status = zero_submit_wait(&job->all, status, NULL, 0, ZERO_WORK_CHECKPOINT, "zero_protect");
+	if (!status && !job->protect)
+		status = zero_protect_open(job);
+	if (status || job->protect->off ||
+	    (!options->due && !zero_protect_due(job, options->every, step)))
+		return status;
+	status = wait_for_last(job->protect);
+	/* It may have failed just now. */
+	if (!status && job->protect->seen >= job->protect->skip_until)
+		status = begin(job->protect, options, step);
+	return status;
 }
 
 zero_status zero_protect(zero_job *job, const zero_protect_options *options)
 {
 	static const zero_protect_options defaults;
 	const char *before = zero_set_current_call(job, "zero_protect");
-	zero_status status = zero_save_check(job, "zero_protect");
-	uint64_t step;
+	zero_status status = ZERO_OK;
 
 	options = options ? options : &defaults;
-	step = options->step ? options->step : job->trainer->steps;
-	if (!status && !job->protect && interval(job, options->every) >= 0)
-		status = zero_protect_open(job);
-	if (!status && zero_protect_due(job, options->every, step)) {
-		/* Every K-th step: the one before has to be complete. */
-		complete(job);
-		if (zero_protect_due(job, options->every, step))
-			status = begin(job->protect, options, step);
-	}
+	if (interval(job, options->every) >= 0)
+		status = protect_now(job, options);
 	zero_set_current_call(job, before);
 	return status;
 }
@@ -325,6 +392,12 @@ static void before_change(zero_job *job, zero_group *group, bool step)
 static bool is_writing(const zero_job *job)
 {
 	return job->protect && job->protect->save && !job->protect->save->written;
+}
+
+static void after_step(zero_job *job)
+{
+	if (job->protect)
+		job->protect->seen++;
 }
 
 static void before_close(zero_job *job, bool together)
@@ -347,13 +420,14 @@ static void before_close(zero_job *job, bool together)
 	drop_save(protect, ZERO_OK);
 	/* No rank's server may end while another pushes. */
 	if (together)
-		zero_submit_wait(&job->all, ZERO_OK, NULL, 0, ZERO_WORK_CHECKPOINT,
-				 "end of the protection");
+		together = !zero_submit_wait(&job->all, ZERO_OK, NULL, 0, ZERO_WORK_CHECKPOINT,
+					     "end of the protection");
 	zero_protect_close(job, together);
 	zero_error_restore(&before);
 }
 
 const struct zero_hooks zero_protect_hooks = {
+	.after_step = after_step,
 	.before_change = before_change,
 	.busy = is_writing,
 	.all_idle = complete,

@@ -64,6 +64,8 @@ zero_status zero_protect_file_open(const struct zero_protect_folder *folder,
 zero_status zero_protect_file_read(const struct zero_protect_folder *folder,
 				   const struct zero_protect_name *name, uint64_t at, void *to,
 				   size_t bytes);
+/* The bytes of all files. */
+uint64_t zero_protect_folder_bytes(const struct zero_protect_folder *folder);
 /* Makes a file that has these bytes when it appears. */
 zero_status zero_protect_file_put(const struct zero_protect_folder *folder,
 				  const struct zero_protect_name *name, const void *data,
@@ -79,7 +81,8 @@ void zero_protect_folder_clean(const struct zero_protect_folder *folder,
 void zero_protect_folder_list(const struct zero_protect_folder *folder,
 			      void (*each)(void *context, const struct zero_protect_name *name),
 			      void *context);
-/* Removes all files, the folder, and the two above it in `dir` if they are empty. */
+/* When the process ends with status 0: removes all files, the folder, and the two above it in `dir`
+   if they are empty. A job that ends otherwise may be started again. */
 void zero_protect_folder_remove(const struct zero_protect_folder *folder, const char *dir);
 
 /* ---- serve.c: what a rank does for others ---------------------------------------------------- */
@@ -106,7 +109,7 @@ struct zero_protect_server {
 	int listening; /* -1: none */
 	pthread_t thread;
 	bool has_thread;
-	_Atomic int current; /* the connection that is served; -1: none */
+	struct zero_protect_connection *connections; /* its thread's */
 	atomic_bool over;
 };
 
@@ -133,6 +136,8 @@ zero_status zero_protect_get(struct zero_protect_ask *ask, int rank,
 zero_status zero_protect_put(struct zero_protect_ask *ask, int rank,
 			     const struct zero_protect_name *name, const void *record,
 			     size_t record_bytes, int shard, uint64_t bytes, uint64_t rate);
+/* Lets what is sent to a rank go as fast as it can. From any thread. */
+void zero_protect_hurry(struct zero_protect_ask *ask, int rank);
 /* Ends what is under way, with an error, and all that comes. From any thread. */
 void zero_protect_ask_cancel(struct zero_protect_ask *ask);
 void zero_protect_ask_end(struct zero_protect_ask *ask);
@@ -159,7 +164,7 @@ struct zero_protect {
 	const struct zero_files_ops *files;
 	bool off;        /* nothing can be protected, or found */
 	uint64_t token;  /* of this attempt */
-	uint64_t memory; /* that was free on the node when it was opened */
+	uint64_t memory; /* that the node has for it, with what is in the folder already */
 	struct zero_protect_folder folder;
 	struct zero_nodes nodes;
 	struct zero_address *addresses; /* [world] */
@@ -174,12 +179,15 @@ struct zero_protect {
 	uint64_t rate;                      /* bytes a second of its push */
 	double begun;                       /* zero_seconds() of its begin; 0: there was none */
 	uint64_t begun_step;
-	unsigned turn;                 /* protections that were complete */
-	uint64_t failures, skip_until; /* in a row; the step before which none is tried */
+	double shortest; /* seconds of recent steps, the least */
+	unsigned turn;   /* protections that were complete */
+	uint64_t seen;   /* steps since it was opened */
+	uint64_t failures,
+		skip_until; /* in a row; which of `seen` has to come before another try */
 
 	/* What zero_protect_find found. */
-	struct zero_protect_entry *entries; /* of all ranks */
-	size_t entry_count;
+	struct zero_protect_entry *entries;        /* of all ranks */
+	size_t entry_count, most;                  /* in all, and of one rank */
 	size_t own_first, own_count;               /* this rank's */
 	const struct zero_protect_entry **of_rank; /* [its world], whose file is read */
 	struct zero_shard_source source;

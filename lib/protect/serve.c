@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What a rank does for others: it keeps the copies of its partner, and reads files of its node for
- * those that restore. One thread serves one request after the other. Whoever connects shows the
- * job's cookie first.
+ * What a rank does for others: it keeps copies of theirs, and reads files of its node for those
+ * that restore. Each connection has a thread, which serves one request after the other. Whoever connects
+ * shows the job's cookie first.
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -17,10 +17,17 @@
 #include "protect/protect_internal.h"
 
 enum {
-	PEERS = 512,        /* that are connected at a time */
-	SECONDS = 10,       /* of silence within a request */
-	HELLO_SECONDS = 1,  /* within which who connects shows the cookie */
+	SECONDS = 60,       /* of silence within a request */
+	HELLO_SECONDS = 2,  /* that a hello may take */
 	PIECE = 256 * 1024, /* bytes that are received at once */
+};
+
+struct zero_protect_connection {
+	struct zero_protect_server *server;
+	pthread_t thread;
+	int fd;
+	atomic_bool done;
+	struct zero_protect_connection *next;
 };
 
 /* ---- bytes ----------------------------------------------------------------------------------- */
@@ -87,12 +94,14 @@ static bool put(const struct zero_protect_server *server, int fd,
 	if (alive) {
 		/* From here on the shard does not fit its record. */
 		zero_protect_file_remove(server->folder, &record);
+		errno = 0;
 		if (zero_protect_file_open(server->folder, &name, true, &file))
 			error = errno ? errno : EIO;
 		alive = receive_shard(fd, file, request->bytes, &error);
 	}
 	if (file >= 0)
 		close(file);
+	errno = 0;
 	if (alive && !error &&
 	    zero_protect_file_put(server->folder, &record, text, request->record))
 		error = errno ? errno : EIO;
@@ -107,114 +116,135 @@ static bool get(const struct zero_protect_server *server, int fd,
 {
 	off_t at = (off_t)request->at;
 	uint64_t left = request->bytes;
+	bool alive = true;
 	int file;
 
+	errno = 0;
 	if (zero_protect_file_open(server->folder, &request->name, false, &file))
 		return answer(fd, errno ? errno : EIO);
-	if (!answer(fd, 0))
-		left = 1;
-	else
-		while (left) {
-			size_t most = left < PIECE ? (size_t)left : PIECE;
-			ssize_t sent = sendfile(fd, file, &at, most);
+	alive = answer(fd, 0);
+	while (alive && left) {
+		ssize_t sent = sendfile(fd, file, &at, left < PIECE ? (size_t)left : PIECE);
 
-			if (sent < 0 && errno == EINTR)
-				continue;
-			if (sent <= 0)
-				break;
-			left -= (uint64_t)sent;
-		}
+		if (sent < 0 && errno == EINTR)
+			continue;
+		alive = sent > 0;
+		left -= alive ? (uint64_t)sent : 0;
+	}
 	close(file);
-	return !left;
-}
-
-/* False: the connection is of no more use. */
-static bool serve_one(struct zero_protect_server *server, int fd)
-{
-	struct zero_protect_request request;
-
-	bool alive;
-
-	atomic_store(&server->current, fd);
-	alive = !atomic_load(&server->over) && receive(fd, &request, sizeof(request));
-	if (alive && request.kind == ZERO_PROTECT_PUT)
-		alive = put(server, fd, &request);
-	else if (alive)
-		alive = request.kind == ZERO_PROTECT_GET && get(server, fd, &request);
-	atomic_store(&server->current, -1);
 	return alive;
 }
 
 /* ---- connections ----------------------------------------------------------------------------- */
 
-/* Returns a connection that has shown the cookie, or -1. */
-static int accept_one(const struct zero_protect_server *server)
+static bool is_known(const struct zero_protect_server *server, int fd)
 {
 	struct timeval patience = {.tv_sec = SECONDS}, hello_patience = {.tv_sec = HELLO_SECONDS};
 	struct zero_hello_reply reply = zero_hello_reply(server->rank);
-	int fd = accept4(server->listening, NULL, NULL, SOCK_CLOEXEC);
 	struct zero_hello hello;
 
-	if (fd < 0)
-		return -1;
+	/* with MSG_WAITALL the time is that of the whole hello */
 	setsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &hello_patience, sizeof(hello_patience));
 	setsockopt(fd, SOL_SOCKET, SO_SNDTIMEO, &patience, sizeof(patience));
 	zero_socket_set_options(fd);
-	if (receive(fd, &hello, sizeof(hello)) &&
-	    zero_hello_verify(&hello, server->rank, server->cookie) &&
-	    send(fd, &reply, sizeof(reply), MSG_NOSIGNAL) == (ssize_t)sizeof(reply)) {
-		setsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &patience, sizeof(patience));
-		return fd;
-	}
-	close(fd);
-	return -1;
+	if (recv(fd, &hello, sizeof(hello), MSG_WAITALL) != (ssize_t)sizeof(hello) ||
+	    !zero_hello_verify(&hello, server->rank, server->cookie) ||
+	    send(fd, &reply, sizeof(reply), MSG_NOSIGNAL) != (ssize_t)sizeof(reply))
+		return false;
+	setsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &patience, sizeof(patience));
+	return true;
 }
 
-/* Where there are too many, the oldest ends: who needs it connects again. Returns the number. */
-static nfds_t add_connection(struct pollfd *all, nfds_t count, int fd)
+/* Waits for the next request as long as it takes: the connection ends with its other side. */
+static bool has_request(int fd)
 {
-	if (fd < 0)
-		return count;
-	if (count > PEERS) {
-		close(all[1].fd);
-		memmove(all + 1, all + 2, (--count - 1) * sizeof(*all));
+	struct pollfd one = {.fd = fd, .events = POLLIN};
+
+	while (poll(&one, 1, -1) < 0)
+		continue;
+	return true;
+}
+
+static void *serve_connection(void *context)
+{
+	struct zero_protect_connection *connection = context;
+	const struct zero_protect_server *server = connection->server;
+	int fd = connection->fd;
+	bool alive = is_known(server, fd);
+
+	while (alive && has_request(fd)) {
+		struct zero_protect_request request;
+
+		alive = receive(fd, &request, sizeof(request));
+		if (alive && request.kind == ZERO_PROTECT_PUT)
+			alive = put(server, fd, &request);
+		else if (alive)
+			alive = request.kind == ZERO_PROTECT_GET && get(server, fd, &request);
 	}
-	all[count] = (struct pollfd){.fd = fd, .events = POLLIN};
-	return count + 1;
+	/* the one that accepts closes it, which may have to end it first */
+	shutdown(fd, SHUT_RDWR);
+	atomic_store(&connection->done, true);
+	return NULL;
+}
+
+/* Frees those that have ended, or all of them. */
+static void free_connections(struct zero_protect_server *server, bool all)
+{
+	struct zero_protect_connection **at = &server->connections, *one;
+
+	while ((one = *at)) {
+		if (!all && !atomic_load(&one->done)) {
+			at = &one->next;
+			continue;
+		}
+		*at = one->next;
+		shutdown(one->fd, SHUT_RDWR);
+		pthread_join(one->thread, NULL);
+		close(one->fd);
+		free(one);
+	}
+}
+
+static void accept_one(struct zero_protect_server *server)
+{
+	struct zero_protect_connection *one = calloc(1, sizeof(*one));
+	int fd = one ? accept4(server->listening, NULL, NULL, SOCK_CLOEXEC) : -1;
+
+	if (fd >= 0) {
+		one->server = server;
+		one->fd = fd;
+		if (!zero_thread_start(&one->thread, "zero-protect", serve_connection, one)) {
+			one->next = server->connections;
+			server->connections = one;
+			return;
+		}
+		close(fd);
+	}
+	free(one);
+	/* Nothing is left to accept it with: it is tried again. */
+	poll(NULL, 0, 10);
 }
 
 static void *serve(void *context)
 {
 	struct zero_protect_server *server = context;
-	struct pollfd *all = calloc(PEERS + 1, sizeof(*all));
-	nfds_t count = 1;
+	struct pollfd listening = {.fd = server->listening, .events = POLLIN};
 
-	if (all)
-		all[0] = (struct pollfd){.fd = server->listening, .events = POLLIN};
-	while (all && !atomic_load(&server->over)) {
-		/* shutdown() of the listening socket wakes it */
-		if (poll(all, count, -1) < 0)
+	/* shutdown() of the listening socket wakes it */
+	while (!atomic_load(&server->over)) {
+		if (poll(&listening, 1, -1) < 1 || atomic_load(&server->over))
 			continue;
-		for (nfds_t i = 1; i < count && !atomic_load(&server->over); i++) {
-			if (!all[i].revents || serve_one(server, all[i].fd))
-				continue;
-			close(all[i].fd);
-			all[i--] = all[--count];
-		}
-		if (all[0].revents && !atomic_load(&server->over))
-			count = add_connection(all, count, accept_one(server));
+		free_connections(server, false);
+		accept_one(server);
 	}
-	for (nfds_t i = 1; all && i < count; i++)
-		close(all[i].fd);
-	free(all);
+	free_connections(server, true);
 	return NULL;
 }
 
 zero_status zero_protect_serve(struct zero_protect_server *server)
 {
-	int error;
+	int error = zero_thread_start(&server->thread, "zero-protect", serve, server);
 
-	error = zero_thread_start(&server->thread, "zero-protect", serve, server);
 	server->has_thread = !error;
 	return error ? zero_fail(ZERO_E_MEMORY, "no thread to keep copies: %s", strerror(error))
 		     : ZERO_OK;
@@ -225,9 +255,6 @@ void zero_protect_serve_end(struct zero_protect_server *server)
 	atomic_store(&server->over, true);
 	if (server->listening >= 0)
 		shutdown(server->listening, SHUT_RDWR);
-	/* it may wait for a rank that is silent */
-	if (atomic_load(&server->current) >= 0)
-		shutdown(server->current, SHUT_RDWR);
 	if (server->has_thread)
 		pthread_join(server->thread, NULL);
 	server->has_thread = false;

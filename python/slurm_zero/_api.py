@@ -560,7 +560,7 @@ def protect(model: Any, optimizer: Optimizer | list[Optimizer], *, every: int = 
     step, each rank's part of the model and of the optimizer is then copied to the memory of its
     node and of another, while training goes on, so that the loss of a node costs a step; see
     zerorun --max-restarts, which starts the job again. 0 for `every`: as often as that takes. The
-    option protect overrides it.
+    option protect overrides it. Of several optimizers the last of the list ends an iteration.
 
     `extra` is called at the end of the optimizer's step, and returns what JSON can hold: rank 0's
     is kept. What the program does after it, as the step of a scheduler, it has to do once after a
@@ -571,6 +571,8 @@ def protect(model: Any, optimizer: Optimizer | list[Optimizer], *, every: int = 
         raise ValueError(f"every is {every!r}; it must be a whole number, 0 or more")
     if not optimizers:
         raise ValueError("zero.protect needs the optimizer, after whose steps it protects")
+    if _job.steps.protection is not None:
+        raise Error("zero.protect was called before: it is called once")
     protection = Protection(_job, models, optimizers, every, extra)
     found = protection.restore(None if folder is None else os.fspath(folder))
     _job.steps.protection = protection

@@ -43,9 +43,11 @@ class Protection:
         self.job = job
         self.models = models
         self.optimizers = optimizers
-        self.every = every * len(optimizers)  # the library counts the steps of each
+        self.every = every
         self.extra = extra
-        self.next = 0  # the number of steps at which each optimizer has taken one more
+        # Whose step ends an iteration; a wrapper has the optimizer of torch's.
+        self.last = getattr(optimizers[-1], "optimizer", optimizers[-1])
+        self.iterations = 0
         self.tensors: list[torch.Tensor] = []  # that are being written
 
     def restore(self, path: str | None) -> dict[str, Any] | None:
@@ -53,15 +55,13 @@ class Protection:
         if own:
             # written by this user's own job, to a folder that is closed to others
             _set_generators(pickle.loads(own))
-        self.next = self.job.steps.count + len(self.optimizers)
         return found
 
-    def after_step(self) -> None:
-        steps = self.job.steps.count
-        if steps < self.next:
+    def after_step(self, optimizer: Optimizer) -> None:
+        if optimizer is not self.last:
             return
-        self.next = steps + len(self.optimizers)
-        if _zero.protect_due(self.every, steps):
+        self.iterations += 1
+        if _zero.protect_due(self.every, self.iterations):
             self.tensors = _checkpoint.protect(
                 self.job, self.models, self.optimizers, self.every,
                 self.extra or (lambda: None), pickle.dumps(_generators()),

@@ -101,7 +101,7 @@ class Steps:
         if self.stepping is optimizer:
             self._end()
         if self.protection is not None:
-            self.protection.after_step()
+            self.protection.after_step(optimizer)
 
     def _end(self) -> None:
         if self.stepping is not None:

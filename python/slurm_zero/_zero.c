@@ -970,6 +970,7 @@ static zero_status protect(union value *v)
 		.own_bytes = (size_t)v[1].bytes.count,
 		.step = v[2].size,
 		.every = v[3].size,
+		.due = true,
 	};
 
 	return zero_protect(job, &options);

@@ -29,7 +29,8 @@ run() {
 		from="protect_dir=/dev/shm" places=($places)
 		to=protect_dir=$nodes/${places[PMIX_RANK / each]}
 		export ZERO_RESOLVED=${ZERO_RESOLVED/$from/$to}
-		export LD_PRELOAD=$top_builddir/tests/double/.libs/nodes.so DOUBLE_RANKS_OF_NODE=$each
+		export LD_PRELOAD=$top_builddir/tests/double/.libs/nodes.so
+		export DOUBLE_RANKS_OF_NODE=$each
 		exec "$program" "$@"' sh "$@" >"$scratch/out" 2>&1 </dev/null
 	status=$?
 	# its status is 137 too where a rank was killed

@@ -6,6 +6,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "protect/leftover.h"
 #include "protect/protect_internal.h"
 #include "unit.h"
 
@@ -200,8 +201,8 @@ START_TEST(a_folder_is_private_and_goes)
 	ck_assert_int_eq(zero_protect_file_read(&folder, &name, 1, got, 3), ZERO_OK);
 	ck_assert_str_eq(got, "bc");
 	ck_assert_int_ne(zero_protect_file_read(&folder, &name, 2, got, 3), ZERO_OK);
-	zero_protect_folder_remove(&folder);
 	zero_protect_folder_close(&folder);
+	zero_protect_remove(base, "17", "0123456789abcdef0123456789abcdef");
 	ck_assert(access(user_folder(), F_OK));
 }
 END_TEST
@@ -233,7 +234,6 @@ START_TEST(names_of_the_environment_are_words)
 	setenv("ZERO_RUN", "a/b", 1);
 	ck_assert_int_eq(zero_protect_folder_open(&folder, base, 5), ZERO_OK);
 	ck_assert(strstr(folder.path, "/local/job-0000000000000005"));
-	zero_protect_folder_remove(&folder);
 	zero_protect_folder_close(&folder);
 }
 END_TEST
