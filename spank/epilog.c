@@ -30,7 +30,8 @@ static void remove_in(void *context, const char *dir)
 	zero_protect_remove(dir, ((const struct job *)context)->level, "");
 }
 
-/* Which sections applied to the job is not known any more: each folder that one names may be its. */
+/* Which sections applied to the job is not known any more: each of them may have named its folder.
+ */
 static void remove_all(struct job *job, const struct plugin_arguments *arguments)
 {
 	char why[512];

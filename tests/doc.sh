@@ -67,7 +67,8 @@ said=$({
 # what a user says by flag or variable alone has no key and is no fact
 keys=$(while read -r name; do
 	[[ $name == config ]] && continue
-	[[ $name == protect_dir ]] || # which has a key and a variable
+	# this one has a key and a variable
+	[[ $name != protect_dir ]] &&
 		grep -qx "ZERO_${name^^}" <<<"$variables" &&
 		! grep -qx -e "--zero-${name//_/-}" <<<"$flags" &&
 		continue
