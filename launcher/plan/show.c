@@ -262,6 +262,23 @@ static zero_status print_muon(FILE *out, struct forecast *forecast)
 	return status;
 }
 
+/* Two protections of each rank of the node that has most, and those of as many partners. */
+static void print_protected(FILE *out, const struct forecast *forecast)
+{
+	const struct survey *survey = &forecast->survey;
+	uint64_t bytes = 0, files = survey->count > 1 ? 4 : 2;
+
+	for (size_t i = 0; i < survey->count; i++)
+		if (files * survey->ranks[i] * forecast->sizing.saved > bytes)
+			bytes = files * survey->ranks[i] * forecast->sizing.saved;
+	if (!bytes || forecast->settings->value[ZERO_OPT_PROTECT].number == ZERO_PROTECT_NO)
+		return;
+	print_kind(out, "protected", bytes);
+	fputs("# protected is memory of a node, if the program protects: it counts against the "
+	      "job's limit\n",
+	      out);
+}
+
 static void print_fit(FILE *out, const struct forecast *forecast, uint64_t total)
 {
 	uint64_t budget = forecast->settings->value[ZERO_OPT_BUDGET].number;
@@ -315,6 +332,7 @@ static zero_status print_model(FILE *out, struct forecast *forecast)
 		fprintf(out, "# gathered is for parameters as they are stored, not as %s\n",
 			zero_option_table[ZERO_OPT_GATHER_DTYPE].choices[gather_dtype]);
 	print_fit(out, forecast, total);
+	print_protected(out, forecast);
 	return status;
 }
 

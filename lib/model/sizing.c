@@ -110,6 +110,21 @@ static void add_segment(const struct zero_sizing *sizing, const struct zero_layo
 	flat->needs_master = flat->needs_master || segment->dtype != ZERO_F32;
 }
 
+/* A rank's part of the values, and of moments and masters. */
+static uint64_t saved_bytes(const struct zero_sizing *sizing,
+			    const struct zero_layout_segment *segment)
+{
+	uint64_t shard = segment->count / sizing->world;
+	uint64_t bytes = shard * zero_dtype_size(segment->dtype);
+
+	if (!segment->trainable || sizing->no_states)
+		return bytes;
+	if (segment->dtype != ZERO_F32)
+		bytes += shard * sizeof(float);
+	return bytes + (sizing->states_8bit ? 2 * (shard + shard / ZERO_BLOCK * sizeof(float))
+					    : 2 * shard * sizeof(float));
+}
+
 static void keep_largest(uint64_t *largest, size_t count, uint64_t bytes)
 {
 	for (size_t i = 0; i < count; i++) {
@@ -161,8 +176,11 @@ void zero_sizing_group(struct zero_sizing *sizing, const struct zero_layout_segm
 		uint64_t state;
 
 		for (end = begin; end < segment_count && segments[end].flat == segments[begin].flat;
-		     end++)
+		     end++) {
 			add_segment(sizing, &segments[end], &flat);
+			sizing->saved = zero_add_saturated(sizing->saved,
+							   saved_bytes(sizing, &segments[end]));
+		}
 		state = pages(flat.state * sizeof(float));
 		sizing->shards = zero_add_saturated(
 			sizing->shards, zero_sizing_replicated(sizing)

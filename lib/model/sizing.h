@@ -39,6 +39,7 @@ struct zero_sizing {
 	uint64_t gradients[2]; /* a rank's own gradients, likewise; 0 if they become the sums */
 	uint64_t largest_flat; /* bytes of the largest flat buffer, unsharded */
 	uint64_t all_flats;    /* bytes of all flat buffers, unsharded */
+	uint64_t saved;        /* that a rank writes to a checkpoint, or protects */
 	size_t groups;
 	struct zero_streamed streamed;
 };

@@ -257,12 +257,15 @@ streams() {
 streams
 has_not "$out" streamed
 is "$gathered" $((7 << 20)) # head and long
+# two protections of two ranks, of 12 bytes an element
+line "# protected 48.0M $((2 * 12 * 2 << 20))"
 streams --zero-stream=auto --zero-stream-threshold=2M
 line '# streamed parameters: 1, the largest head of 4.0M in 4 slices of 1.0M'
 is "$gathered" $((4 << 20)) # long and h.0. or a slice
 streams --zero-stream=auto --zero-stream-threshold=512K
 line '# streamed parameters: 2, the largest head of 4.0M in 4 slices of 1.0M'
-streams --zero-stream=auto --zero-stream-threshold=4M
+streams --zero-stream=auto --zero-stream-threshold=4M --zero-protect=no
+has_not "$out" protected
 has_not "$out" streamed
 streams --zero-stream=auto --zero-stream-threshold=2M --zero-stage=2
 has_not "$out" streamed
@@ -292,8 +295,13 @@ unknown='assumed to be none, since the number of tasks of each node is not known
 placed 'by 2 ranks at a time, if each of 3 nodes has as many' -N 3 -n 6
 placed "$unknown" -N 3 -n 7
 placed "$unknown" -n 7
+has_not "$out" protected
 placed "$unknown" -n 7 --zero-shard=auto
 has "$out" '# shard auto: what is taken is not known'
+PATH=$scratch/plain:$real_path run "$ZERORUN" --slurm --plan \
+	--model="$scratch/large.safetensors" -N 4 -n 8 true
+# and two of their partners
+line "# protected 24.0M $((4 * 2 * 3 << 20))"
 placed 'by all 7 ranks' -N 1 -n 7
 has_not "$out" 'shard auto'
 placed none -N 3 -n 3
