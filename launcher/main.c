@@ -8,6 +8,7 @@
 #include "launcher/inspect/inspect.h"
 #include "launcher/launch/launch.h"
 #include "launcher/plan/survey.h"
+#include "protect/leftover.h"
 
 static void print_help(void)
 {
@@ -311,6 +312,18 @@ static int parse_arguments(char **argv, struct request *request)
 	return 0;
 }
 
+/* What ranks on this machine have protected in its memory is of no use to another run. Elsewhere it
+   is removed at the end of the job. */
+static int launch_to_the_end(struct plan *plan, struct request *request, struct recovery *recovery)
+{
+	int status = launch_restarting(plan, request->restarts, recovery);
+
+	if (plan->own_run && !plan->is_srun)
+		zero_protect_remove(request->settings.value[ZERO_OPT_PROTECT_DIR].text,
+				    zero_protect_job_level().name, getenv("ZERO_RUN"));
+	return status;
+}
+
 /* Prints or runs the plan. */
 static int carry_out(struct plan *plan, struct request *request)
 {
@@ -319,10 +332,10 @@ static int carry_out(struct plan *plan, struct request *request)
 
 	if (!status && request->plan)
 		status = show_plan(stdout, plan, request);
-	else if (!status && !launch_set_key())
+	else if (!status && !launch_set_key(plan))
 		status = EXIT_FAILURE;
 	else if (!status)
-		status = request->restarts ? launch_restarting(plan, request->restarts, recovery)
+		status = request->restarts ? launch_to_the_end(plan, request, recovery)
 					   : launch(plan);
 	recovery_free(recovery);
 	return status;

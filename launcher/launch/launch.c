@@ -46,7 +46,7 @@ int launch(struct plan *plan)
 	return error == ENOENT ? EXIT_NOT_FOUND : EXIT_NOT_EXECUTABLE;
 }
 
-bool launch_set_key(void)
+bool launch_set_key(struct plan *plan)
 {
 	const char *given = getenv("ZERO_RUN");
 	uint8_t key[16];
@@ -62,5 +62,6 @@ bool launch_set_key(void)
 	}
 	zero_run_format(key, text);
 	setenv("ZERO_RUN", text, 1);
+	plan->own_run = true;
 	return true;
 }

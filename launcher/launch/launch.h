@@ -9,7 +9,7 @@
 int launch(struct plan *plan);
 /* Gives the ranks a key of this zerorun in ZERO_RUN, the same in each attempt, unless it has one,
    of another that it goes on for. Returns false after an error. */
-bool launch_set_key(void);
+bool launch_set_key(struct plan *plan);
 /* Runs mpirun or srun, again up to `limit` times if the job fails. With a recovery, which may be
    NULL, it goes on without nodes that are lost. The exit status of the last. */
 int launch_restarting(struct plan *plan, unsigned limit, struct recovery *recovery);

@@ -31,6 +31,7 @@ struct plan {
 	size_t program;             /* where the ranks' program begins in argv */
 	unsigned mpirun_version;    /* major version of Open MPI; 0 with srun */
 	bool is_srun;
+	bool own_run;       /* nobody else knows its ZERO_RUN */
 	bool has_plugin;    /* srun knows the zero flags, and the plugin does the rest */
 	bool unset_preload; /* take LD_PRELOAD out of zerorun's own environment */
 };

@@ -196,3 +196,20 @@ run "$ZERORUN" -n 2 --max-restarts=1 bash -c \
 	exec sleep 60'
 is "$status" 0
 is "$(grep -c '^zerorun: the job was ended by signal 9, Killed' "$scratch/err")" 1
+
+# What ranks have protected in the memory of this machine goes with zerorun, which gives up here;
+# but not if another is to go on with it.
+# gives_up: kills a rank at step 5, and after that at step 7
+gives_up() {
+	# shellcheck disable=SC2016 # ranks expand it
+	run env ZERO_PROTECT_DIR="$scratch/memory" "$@" "$ZERORUN" -n 2 --max-restarts=1 bash -c \
+		'exec "$top_builddir/tests/ranks/protect" 9 1 1 $((5 + 2 * ZERO_RESTART)) 0'
+	has "$err" 'allows no more restarts'
+	grep -q '^from [1-9] ' "$scratch/out" || fail "nothing is restored: $(<"$scratch/err")"
+}
+mkdir "$scratch/memory"
+export top_builddir
+gives_up ZERO_BACKEND=host
+[[ ! $(ls "$scratch/memory") ]] || fail "zerorun leaves $(find "$scratch/memory")"
+gives_up ZERO_BACKEND=host ZERO_RUN=0123456789abcdef0123456789abcdef
+[[ $(find "$scratch/memory" -name '*.record') ]] || fail "zerorun removes what another needs"
