@@ -37,7 +37,11 @@ static void set_flags(struct recovery *recovery, struct strings *flags)
 	strings_clear(flags);
 }
 
-/* Of an attempt on the nodes that are used. By itself srun asks for the GPUs of all nodes. */
+/*
+ * Of an attempt on the nodes that are used. By itself srun asks for the GPUs of all nodes. Slurm's
+ * PMIx takes the number of a node in the step for one in SLURM_JOB_NODELIST (22.05): with the list
+ * of the allocation a request for a rank's data goes to another node, and ranks hang.
+ */
 static struct strings layout_flags(struct recovery *recovery)
 {
 	const char *all_gpus = getenv("SLURM_GPUS");
@@ -52,6 +56,7 @@ static struct strings layout_flags(struct recovery *recovery)
 	strings_add(&flags, format_text("--nodes=%u", nodes));
 	strings_add(&flags, format_text("--ntasks=%u", recovery->ranks));
 	strings_add(&flags, format_text("--nodelist=%s", recovery->names));
+	setenv("SLURM_JOB_NODELIST", recovery->names, 1);
 	gpus = all_gpus ? scale_gpus(all_gpus, (unsigned)recovery->nodes.count, nodes) : NULL;
 	if (gpus)
 		strings_add(&flags, format_text("--gpus=%s", gpus));
