@@ -19,7 +19,10 @@
 /* Of the time that it has, what a paced push takes. */
 #define PACE 0.7
 
-enum { MOST_SKIPPED = 1024, LEAST_RATE = 10 << 20 /* bytes a second */ };
+/* Bytes a second. Slower would spare the job nothing, and a receiver waits for seconds only. */
+enum { LEAST_RATE = 16 << 20 };
+
+enum { MOST_SKIPPED = 1024 };
 
 /* ---- when ------------------------------------------------------------------------------------ */
 
@@ -297,7 +300,7 @@ static void complete(zero_job *job)
    as it goes. A pause of the program, as for an evaluation, is forgotten soon. */
 static void set_pace(struct zero_protect *protect, bool as_often)
 {
-	uint64_t step = protect->save->step, steps = step - protect->begun_step;
+	uint64_t steps = protect->seen - protect->begun_seen;
 	uint64_t bytes = protect->save->out.bytes + zero_protect_record_bytes(protect->record);
 	double now = zero_seconds(), passed = now - protect->begun;
 
@@ -311,7 +314,7 @@ static void set_pace(struct zero_protect *protect, bool as_often)
 		protect->rate = protect->rate > LEAST_RATE ? protect->rate : LEAST_RATE;
 	}
 	protect->begun = now;
-	protect->begun_step = step;
+	protect->begun_seen = protect->seen;
 }
 
 /* COLLECTIVE. */

@@ -178,7 +178,7 @@ struct zero_protect {
 	struct zero_protect_name name;      /* of this rank's shard */
 	uint64_t rate;                      /* bytes a second of its push */
 	double begun;                       /* zero_seconds() of its begin; 0: there was none */
-	uint64_t begun_step;
+	uint64_t begun_seen;                /* what `seen` was then */
 	double shortest; /* seconds of recent steps, the least */
 	unsigned turn;   /* protections that were complete */
 	uint64_t seen;   /* steps since it was opened */

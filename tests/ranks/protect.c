@@ -1,18 +1,20 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Trains and protects after every K-th step, for tests/ranks/protect.sh: it prints a digest of all
- * values after each step, and first that of what it restores, at which step.
+ * Trains and protects after every K-th step, for protect.sh of tests/ranks and of tests/slurm: it
+ * prints a digest of all values after each step, and first that of what it restores, at which step.
  *
  *	protect STEPS K [RANK STEP MICROSECONDS]   the rank is killed so long after that step began
  *
- * ZERO_TEST_STAGE is its stage (3).
+ * With GATES=FOLDER every 40th step begins when the folder has a file of its number. With SAVED=PATH
+ * there is a checkpoint of step 20. With BACK step 3 is protected as number 1000, from which the
+ * program then goes back. ZERO_TEST_STAGE is its stage (3).
  */
 #include <pthread.h>
 #include <signal.h>
 
 #include "ranks.h"
 
-enum { GROUPS = 3 };
+enum { GROUPS = 3, GATE = 40, SAVE = 20 };
 
 static const size_t counts[GROUPS] = {300007, 5, 70001};
 static const zero_dtype dtypes[GROUPS] = {ZERO_F32, ZERO_F32, ZERO_BF16};
@@ -84,10 +86,10 @@ static uint64_t restore(zero_job *job)
 	zero_protected found;
 	char user[32];
 
-	ok(zero_protect_find(job, NULL, &found));
+	ok(zero_protect_find(job, getenv("SAVED"), &found));
 	if (!found.path)
 		return 0;
-	check(found.step && found.world && found.manifest_bytes, "nothing is said of it");
+	check(found.step && !found.world == !found.manifest_bytes, "nothing is said of it");
 	check((found.world == zero_world(job)) == !!found.own, "own bytes of another world");
 	snprintf(user, sizeof(user), "rank %d", zero_rank(job));
 	check(!found.own || !strcmp(found.own, user), "own bytes: %s", (const char *)found.own);
@@ -105,10 +107,27 @@ static void protect(zero_job *job, uint64_t every, uint64_t step)
 	char user[32], own[32];
 	zero_protect_options options = {.every = every, .user = user, .own = own};
 
+	if (step == 3 && getenv("BACK"))
+		options.step = 1000;
 	options.user_bytes =
 		(size_t)snprintf(user, sizeof(user), "step %llu", (unsigned long long)step) + 1;
 	options.own_bytes = (size_t)snprintf(own, sizeof(own), "rank %d", zero_rank(job)) + 1;
 	ok(zero_protect(job, &options));
+	if (step == SAVE && getenv("SAVED")) {
+		zero_save_options save = {.user = user, .user_bytes = options.user_bytes};
+
+		ok(zero_save(job, getenv("SAVED"), &save));
+	}
+}
+
+static void wait_at_gate(uint64_t step)
+{
+	const char *folder = getenv("GATES");
+	char path[4096];
+
+	snprintf(path, sizeof(path), "%s/%llu", folder ? folder : "", (unsigned long long)step);
+	while (folder && step % GATE == 0 && access(path, F_OK))
+		usleep(1000);
 }
 
 static void *killer(void *context)
@@ -139,6 +158,7 @@ int main(int argc, char **argv)
 	delay = argc > 5 ? (useconds_t)atoi(argv[5]) : 0;
 	build(job);
 	for (uint64_t step = restore(job) + 1; step <= steps; step++) {
+		wait_at_gate(step);
 		if (step == last && zero_rank(job) == rank)
 			be_killed_after(&delay);
 		train(job, step);

@@ -181,6 +181,11 @@ new_run
 goes_on "another run" 3 0
 ! grep -q '^from' "$scratch/out" || broken "another run restores"
 
+# A program goes back to an earlier step, and protects it.
+new_nodes
+BACK=1 run 3 $steps 1
+((status == 0)) && ! grep '^zero: ' "$scratch/out" || broken "a step back: status $status"
+
 # What cannot be protected costs no more than that.
 unprotected() {
 	((status == 0)) || broken "$1: status $status"
