@@ -16,6 +16,7 @@ SLURM_TESTS = \
 	tests/slurm/lost.sh \
 	tests/slurm/plain.sh \
 	tests/slurm/plan.sh \
+	tests/slurm/protect.sh \
 	tests/slurm/recover.sh \
 	tests/slurm/refuse.sh \
 	tests/slurm/requeue.sh \

@@ -110,3 +110,65 @@ stop_slurmds() {
 			kill -KILL "$(<"$scratch/$node/node")" 2>/dev/null
 	done
 }
+
+# node_memory NODE: the path of its /dev/shm
+node_memory() {
+	local first
+	first=$(pgrep -P "$(<"$scratch/$1/node")") || fail "$1 has ended by itself"
+	echo "/proc/$first/root/dev/shm"
+}
+
+# ---- a job that loses nodes: $job, whose standard error is $scratch/job.err
+
+# milliseconds
+now() {
+	echo $((${EPOCHREALTIME/./} / 1000))
+}
+
+wrong() {
+	cat "$scratch/job.err" "$scratch/job.out" >&2
+	cluster_logs
+	fail "$*${ZERO_TEST_SEED+; ZERO_TEST_SEED=$ZERO_TEST_SEED}"
+}
+
+# soon COMMAND...: it succeeds before long
+soon() {
+	within 60 "$@" || wrong "waited in vain for: $*"
+}
+
+# said COUNT PATTERN: so many lines of the job match
+said() {
+	[[ $(grep -cE "$2" "$scratch/job.err") == "$1" ]]
+}
+
+# lose DEED NODE: node_kill or node_silence, or kill_rank with a rank
+lose() {
+	began=$(now)
+	"$1" "$2"
+}
+
+# kill_rank RANK: of $program; what runs it is one of several processes that have its environment
+kill_rank() {
+	local pid
+	for pid in $(pgrep -f "^$program "); do
+		[[ $(readlink "/proc/$pid/exe") == */"${program##*/}" ]] || continue
+		grep -qz "^SLURM_PROCID=$1$" "/proc/$pid/environ" && kill -KILL "$pid" && return
+	done
+	wrong "there is no rank $1"
+}
+
+# ended STATUS
+ended() {
+	wait "$job"
+	status=$?
+	((status == $1)) || wrong "the job ended with status $status, not $1"
+}
+
+# back NODE...: they are nodes of the cluster again
+back() {
+	local node
+	for node; do
+		node_boot "$node"
+	done
+	wait_for all_idle
+}

@@ -11,30 +11,15 @@ need cblas files
 : "${ZERORUN:?}" "${ZERO_TEST_LOSSES:=${ZERO_TEST_LONG:+9}}" "${ZERO_TEST_SEED:=$RANDOM}"
 RANDOM=$ZERO_TEST_SEED
 echo "seed $ZERO_TEST_SEED"
-gpt=$top_builddir/examples/gpt log=$scratch/log
+program=$top_builddir/examples/gpt log=$scratch/log
 # Of a checkpoint a step has as many sequences at any number of ranks.
 cat >"$scratch/train" <<EOF
-exec "$gpt" --text "$top_srcdir/LICENSE" --layers 2 --heads 2 --width 48 --context 64 \\
+exec "$program" --text "$top_srcdir/LICENSE" --layers 2 --heads 2 --width 48 --context 64 \\
 	--batch \$((12 / SLURM_NTASKS)) --steps 1000000 --checkpoint "$scratch/saved" \\
 	--save-every 5 --log "$log"
 EOF
 cluster_start
 plugin_on
-
-now() {
-	echo $((${EPOCHREALTIME/./} / 1000))
-}
-
-wrong() {
-	cat "$scratch/job.err" >&2
-	cluster_logs
-	fail "$*; ZERO_TEST_SEED=$ZERO_TEST_SEED"
-}
-
-# soon COMMAND...: it succeeds before long
-soon() {
-	within 60 "$@" || wrong "waited in vain for: $*"
-}
 
 # begin_job COMMAND...: in the background, and waits until it has saved
 begin_job() {
@@ -58,11 +43,6 @@ has_lines() {
 	(($(lines) >= $1))
 }
 
-# said COUNT PATTERN: so many lines of the job match
-said() {
-	[[ $(grep -cE "$2" "$scratch/job.err") == "$1" ]]
-}
-
 # goes_on RANKS NODES WHAT: after the fault the job does, from a checkpoint, and says so
 goes_on() {
 	local restarted
@@ -83,22 +63,6 @@ has_resumed() {
 	[[ $(grep -c '^going on from ' "$scratch/job.out") == "$restarts" ]]
 }
 
-# lose DEED NODE: node_kill or node_silence, or kill_rank with a rank
-lose() {
-	began=$(now)
-	"$1" "$2"
-}
-
-# kill_rank RANK: what runs it is one of several processes that have its environment
-kill_rank() {
-	local pid
-	for pid in $(pgrep -f "^$gpt "); do
-		[[ $(readlink "/proc/$pid/exe") == */gpt ]] || continue
-		grep -qz "^SLURM_PROCID=$1$" "/proc/$pid/environ" && kill -KILL "$pid" && return
-	done
-	wrong "there is no rank $1"
-}
-
 # stop: the job is asked to
 stop() {
 	pkill -TERM -P "$job" || wrong "there is no zerorun"
@@ -109,22 +73,6 @@ stop() {
 # lost_is_released LEFT: these nodes alone are the job's
 lost_is_released() {
 	[[ $(squeue -h -o %N) == "$1" ]]
-}
-
-# ended STATUS
-ended() {
-	wait "$job"
-	status=$?
-	((status == $1)) || wrong "the job ended with status $status, not $1"
-}
-
-# back NODE...: they are nodes of the cluster again
-back() {
-	local node
-	for node; do
-		node_boot "$node"
-	done
-	wait_for all_idle
 }
 
 # ---- one node after the other, until too few are left
