@@ -21,7 +21,7 @@ static const struct {
 	{"flatten", bench_flatten},     {"gather", bench_gather},   {"downcast", bench_downcast},
 	{"reduce", bench_reduce},       {"adamw", bench_adamw},     {"step", bench_step},
 	{"cores", bench_cores},         {"save", bench_save},       {"restore", bench_restore},
-	{"small", bench_small},         {"copies", bench_copies},
+	{"small", bench_small},         {"copies", bench_copies},   {"protect", bench_protect},
 };
 
 static struct bench bench_new(const char *subject, const char *record)

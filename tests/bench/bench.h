@@ -44,6 +44,7 @@ void bench_cores(struct bench *bench);
 void bench_copies(struct bench *bench);
 void bench_save(struct bench *bench);
 void bench_restore(struct bench *bench);
+void bench_protect(struct bench *bench);
 void bench_small(struct bench *bench);
 
 /* ---- harness.c: jobs, time, and what is recorded --------------------------------------------- */

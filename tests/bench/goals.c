@@ -27,6 +27,7 @@ static const char copies[] = "copies, and Muon";
 static const char save[] = "save";
 static const char save_background[] = "save in the background";
 static const char restore[] = "restore";
+static const char protect[] = "protection in the memory of nodes";
 static const char training[] = "a training step of the gpt example";
 static const char torch[] = "a training step of PyTorch";
 static const char torch_load[] = "a load of PyTorch";
@@ -136,6 +137,10 @@ const struct goal goals[] = {
 	{restore, "restore: bytes read in all", 4, "<= 1.05"},
 	{restore, "restore: bytes read in all", 3, "<= 1.05"},
 	{restore, "restore at another number of ranks: time over the same number", 3, "<= 1.2"},
+
+	{protect, "protect: a step of 30 pushes over the same unprotected", 2, "<= 1.03"},
+	{protect, "protect: a step of 30 pushes over the same, of the processors", 2, "<= 1.03"},
+	{protect, "protect: bytes a rank sends, bf16", 2, "<= 1.01"},
 
 	{training, "gpt: step at stage 3 over stage 0", 2, "<= 1.05"},
 	{training, "gpt: step over PyTorch FSDP2", 2, "<= 0.6"},

@@ -25,6 +25,7 @@ tests_bench_bench_SOURCES = \
 	tests/bench/memory.c \
 	tests/bench/naive.c \
 	tests/bench/partition.c \
+	tests/bench/protect.c \
 	tests/bench/record.c \
 	tests/bench/record.h \
 	tests/bench/reduce.c \
@@ -39,7 +40,7 @@ tests_bench_bench_LDADD = lib/liboptions.la lib/libzero.la kernels/libkernels.la
 tests_bench_bench_LDFLAGS = $(AM_LDFLAGS) -no-install
 if HAVE_MPI
 check_PROGRAMS += tests/bench/bench
-bench_parts = tests/bench/bench
+bench_parts = tests/bench/bench tests/double/nodes.la
 else
 EXTRA_PROGRAMS += tests/bench/bench
 bench_parts =

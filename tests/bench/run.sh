@@ -139,6 +139,11 @@ measure step 2
 measure small 2 4
 folder=$memory measure save 4
 folder=$memory measure restore 4 3
+if wanted protect; then
+	mkdir -p "$memory/protected"
+	ZERO_RUN=bench DOUBLE_RANKS_OF_NODE=1 LD_PRELOAD=$top_builddir/tests/double/.libs/nodes.so \
+		folder=$memory/protected measure protect 2
+fi
 measure_gpt
 if wanted torch_load; then
 	mkdir "$scratch/checkpoint"

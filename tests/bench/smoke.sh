@@ -11,7 +11,7 @@ subjects="gather step" most=2
 if [[ ${ZERO_TEST_LONG-} ]]; then
 	most=4
 	subjects="partition sources load flatten gather downcast reduce adamw cores"
-	subjects+=" step copies save restore"
+	subjects+=" step copies save restore protect"
 fi
 BENCH_SCALE=0.002 BENCH_MOST_RANKS=$most BENCH_ONLY=$subjects \
 	BENCH_OUT=$scratch/out SOURCE_DATE_EPOCH=0 timeout 300 \
