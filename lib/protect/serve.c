@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * What a rank does for others: it keeps copies of theirs, and reads files of its node for those
- * that restore. Each connection has a thread, which serves one request after the other. Whoever connects
- * shows the job's cookie first.
+ * that restore. Each connection has a thread, which serves one request after the other. Whoever
+ * connects shows the job's cookie first.
  */
 #include <errno.h>
 #include <fcntl.h>
