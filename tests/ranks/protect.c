@@ -6,8 +6,8 @@
  *	protect STEPS K [RANK STEP MICROSECONDS]   the rank is killed so long after that step began
  *
  * With GATES=FOLDER every 40th step begins when the folder has a file of its number. With
- * SAVED=PATH there is a checkpoint of step 20. With BACK step 3 is protected as number 1000, from which the
- * program then goes back. ZERO_TEST_STAGE is its stage (3).
+ * SAVED=PATH there is a checkpoint of step 20. With BACK step 3 is protected as number 1000, from
+ * which the program then goes back. ZERO_TEST_STAGE is its stage (3).
  */
 #include <pthread.h>
 #include <signal.h>
