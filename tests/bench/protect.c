@@ -134,7 +134,7 @@ void bench_protect(struct bench *bench)
 {
 	struct protecting p = {.bench = bench};
 	double seconds[2][TURNS], cpu[2][TURNS], push, bare[2], ours[2];
-	size_t count = scaled(bench, (size_t)1 << 20);
+	size_t count = scaled(bench, (size_t)1 << 18);
 	zero_source source = zero_from_uniform(-1, 1, 1);
 	char settings[4096];
 
@@ -170,8 +170,8 @@ void bench_protect(struct bench *bench)
 	ours[1] = bare[1] + median(cpu[1], TURNS) / STEPS - median(cpu[0], TURNS) / STEPS;
 	write_ratio(bench, "protect: a step of 30 pushes over the same unprotected", ours[0],
 		    bare[0], "unprotected");
-	write_ratio(bench, "protect: a step of 30 pushes over the same, of the processors",
-		    ours[1], bare[1], "unprotected");
+	write_ratio(bench, "protect: a step of 30 pushes over the same, of the processors", ours[1],
+		    bare[1], "unprotected");
 	struct row row = {"protect: a push", push, "s", push, bare[0], "s", "a step"};
 	write_row(bench, &row);
 	must(zero_close(p.job));
