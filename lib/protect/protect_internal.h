@@ -179,9 +179,9 @@ struct zero_protect {
 	uint64_t rate;                      /* bytes a second of its push */
 	double begun;                       /* zero_seconds() of its begin; 0: there was none */
 	uint64_t begun_seen;                /* what `seen` was then */
-	double shortest; /* seconds of recent steps, the least */
-	unsigned turn;   /* protections that were complete */
-	uint64_t seen;   /* steps since it was opened */
+	double shortest;                    /* seconds of recent steps, the least */
+	unsigned turn;                      /* protections that were complete */
+	uint64_t seen;                      /* steps since it was opened */
 	uint64_t failures,
 		skip_until; /* in a row; which of `seen` has to come before another try */
 
