@@ -33,7 +33,9 @@ done
 records() {
 	[[ $(find "$memory/n1" -name '*.record') && $(find "$memory/n2" -name '*.record') ]]
 }
-begin protects salloc -Q -N 2 -n 2 -w n1,n2 srun --zero --mpi=pmix \
+# the name is what zerorun gives to its ranks
+begin protects env ZERO_RUN=0123456789abcdef0123456789abcdef \
+	salloc -Q -N 2 -n 2 -w n1,n2 srun --zero --mpi=pmix \
 	"$top_builddir/tests/ranks/protect" 1000000 1
 wait_for records
 job=$(squeue -h -o %i)

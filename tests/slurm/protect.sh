@@ -156,7 +156,8 @@ limit_memory() {
 # What cannot be protected costs a line, and no more than that.
 unprotected() {
 	restarts=0
-	ran "$1" srun --zero -N3 -n3 "$program" $steps 1
+	# without zerorun: the name is what it gives to its ranks
+	ran "$1" env ZERO_RUN="$(printf %032d 7)" srun --zero -N3 -n3 "$program" $steps 1
 	mv "$scratch/out" "$scratch/job.out"
 	same_values 1
 	(($(grep -cE '^zero: ' "$scratch/job.out") == 1)) || wrong "$1: it is not said once"
