@@ -117,6 +117,41 @@ void zero_dial_list_addresses(const struct zero_dial *dial, char *text, size_t s
 	}
 }
 
+bool zero_socket_send(int fd, const void *data, size_t bytes, int flags)
+{
+	const char *at = data;
+
+	while (bytes) {
+		ssize_t sent = send(fd, at, bytes, MSG_NOSIGNAL | flags);
+
+		if (sent < 0 && errno == EINTR)
+			continue;
+		if (sent < 0)
+			return false;
+		at += sent;
+		bytes -= (size_t)sent;
+	}
+	return true;
+}
+
+bool zero_socket_receive(int fd, void *to, size_t bytes)
+{
+	char *at = to;
+
+	errno = 0;
+	while (bytes) {
+		ssize_t got = recv(fd, at, bytes, 0);
+
+		if (got < 0 && errno == EINTR)
+			continue;
+		if (got <= 0)
+			return false;
+		at += got;
+		bytes -= (size_t)got;
+	}
+	return true;
+}
+
 /* Waits until the socket can be read or written. Returns false after the deadline, or when the
    caller gives up. */
 static bool wait_ready(struct zero_dial *dial, int fd, short events, double deadline)

@@ -60,5 +60,9 @@ struct zero_hello_reply zero_hello_reply(int rank);
 /* Sends small frames at once, and lets the kernel end a connection to a node that is down: it
    probes after 3 s of silence and gives up after 9 s. */
 void zero_socket_set_options(int fd);
+/* Sends or receives all bytes on a blocking socket. False: an error, in errno, or 0 where the other
+   side has closed the connection. */
+bool zero_socket_send(int fd, const void *data, size_t bytes, int flags);
+bool zero_socket_receive(int fd, void *to, size_t bytes);
 
 #endif

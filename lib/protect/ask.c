@@ -52,41 +52,6 @@ static zero_status connect_to(struct zero_protect_ask *ask, int rank)
 	return ZERO_OK;
 }
 
-static bool send_all(int fd, const void *data, size_t bytes, int flags)
-{
-	const char *at = data;
-
-	while (bytes) {
-		ssize_t sent = send(fd, at, bytes, MSG_NOSIGNAL | flags);
-
-		if (sent < 0 && errno == EINTR)
-			continue;
-		if (sent <= 0)
-			return false;
-		at += sent;
-		bytes -= (size_t)sent;
-	}
-	return true;
-}
-
-static bool receive_all(int fd, void *to, size_t bytes)
-{
-	char *at = to;
-
-	errno = 0;
-	while (bytes) {
-		ssize_t got = recv(fd, at, bytes, 0);
-
-		if (got < 0 && errno == EINTR)
-			continue;
-		if (got <= 0)
-			return false;
-		at += got;
-		bytes -= (size_t)got;
-	}
-	return true;
-}
-
 static zero_status get_once(struct zero_protect_ask *ask, int rank,
 			    const struct zero_protect_request *request, void *to)
 {
@@ -96,9 +61,9 @@ static zero_status get_once(struct zero_protect_ask *ask, int rank,
 
 	if (status)
 		return status;
-	if (!send_all(fd, request, sizeof(*request), 0) ||
-	    !receive_all(fd, &answer, sizeof(answer)) ||
-	    (!answer.error && !receive_all(fd, to, request->bytes)))
+	if (!zero_socket_send(fd, request, sizeof(*request), 0) ||
+	    !zero_socket_receive(fd, &answer, sizeof(answer)) ||
+	    (!answer.error && !zero_socket_receive(fd, to, request->bytes)))
 		return lost(ask, rank, "send what it has protected");
 	if (answer.error)
 		return zero_fail(ZERO_E_FILE,
@@ -151,9 +116,10 @@ static zero_status put_once(struct zero_protect_ask *ask, int rank,
 		return status;
 	/* The kernel paces it, so that the job's own traffic is not behind a burst. */
 	setsockopt(fd, SOL_SOCKET, SO_MAX_PACING_RATE, &rate, sizeof(rate));
-	if (!send_all(fd, request, sizeof(*request), MSG_MORE) ||
-	    !send_all(fd, record, request->record, MSG_MORE) ||
-	    !send_file(ask, fd, shard, request->bytes) || !receive_all(fd, &answer, sizeof(answer)))
+	if (!zero_socket_send(fd, request, sizeof(*request), MSG_MORE) ||
+	    !zero_socket_send(fd, record, request->record, MSG_MORE) ||
+	    !send_file(ask, fd, shard, request->bytes) ||
+	    !zero_socket_receive(fd, &answer, sizeof(answer)))
 		return lost(ask, rank, "keep a copy");
 	if (answer.error)
 		return zero_fail(ZERO_E_FILE,

@@ -5,13 +5,11 @@
  * exchange. The slot of the protection before the last complete one is written next, so that one is
  * complete at any moment.
  */
-#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
-#include "core/available_memory.h"
 #include "core/clock.h"
 #include "protect/protect.h"
 #include "protect/protect_internal.h"
@@ -66,6 +64,12 @@ static void give_up(struct zero_protect *protect, uint64_t step)
 	protect->failures++;
 }
 
+/* Ranks that are lost, or do not call the same, are no matter of the protection alone. */
+static bool is_of_job(zero_status status)
+{
+	return status == ZERO_E_COMM || status == ZERO_E_ORDER;
+}
+
 /* ---- the thread ------------------------------------------------------------------------------ */
 
 static zero_status seal_and_push(struct zero_save *save)
@@ -111,29 +115,26 @@ struct share {
 };
 
 /* Whether each node holds two protections of its ranks, and of those whose partners are there. All
-   ranks come to the same. */
-static zero_status check_sizes(const struct zero_protect *protect, const struct share *all)
+   ranks come to the same. needed[nodes] is 0. */
+static zero_status check_sizes(const struct zero_protect *protect, const struct share *all,
+			       uint64_t *needed)
 {
 	size_t world = (size_t)protect->job->place.world;
-	uint64_t *needed = calloc(protect->nodes.count, sizeof(*needed));
-	zero_status status = ZERO_OK;
 
-	/* then all the same is what the system says */
-	for (size_t rank = 0; needed && rank < world; rank++) {
+	for (size_t rank = 0; rank < world; rank++) {
 		needed[protect->nodes.of[rank]] += 2 * all[rank].bytes;
 		if (protect->partners[rank] >= 0)
 			needed[protect->nodes.of[protect->partners[rank]]] += 2 * all[rank].bytes;
 	}
-	for (size_t rank = 0; needed && !status && rank < world; rank++)
+	for (size_t rank = 0; rank < world; rank++)
 		if (needed[protect->nodes.of[rank]] > all[rank].limit)
-			status = zero_fail(
+			return zero_fail(
 				ZERO_E_MEMORY,
 				"it takes %llu bytes of the memory of node %s, and protect_max "
 				"allows %llu",
 				(unsigned long long)needed[protect->nodes.of[rank]],
 				protect->addresses[rank].node, (unsigned long long)all[rank].limit);
-	free(needed);
-	return status;
+	return ZERO_OK;
 }
 
 /* COLLECTIVE. `status` is that of preparing it. */
@@ -145,17 +146,19 @@ static zero_status agree_sizes(const struct zero_protect *protect, zero_status s
 	struct share mine = {.limit = most->kind == ZERO_VALUE_AUTO ? protect->memory / 2
 								    : most->number};
 	struct share *all = calloc((size_t)job->place.world, sizeof(*all));
+	uint64_t *needed = calloc(protect->nodes.count, sizeof(*needed));
 	struct zero_op op = {
 		.kind = ZERO_OP_ALLGATHER_BYTES, .send = &mine, .recv = all, .count = sizeof(mine)};
 
-	if (!all && !status)
+	if ((!all || !needed) && !status)
 		status = zero_fail(ZERO_E_MEMORY, "no memory for the sizes of all ranks");
 	if (!status)
 		mine.bytes = protect->save->out.bytes + zero_protect_record_bytes(protect->record);
 	status = zero_submit_wait(&job->all, status, &op, 1, ZERO_WORK_CHECKPOINT,
 				  "begin of the protection of step %llu", (unsigned long long)step);
 	if (!status)
-		status = check_sizes(protect, all);
+		status = check_sizes(protect, all, needed);
+	free(needed);
 	free(all);
 	return status;
 }
@@ -186,10 +189,17 @@ static zero_status make_record(struct zero_protect *protect, const zero_protect_
 		head.user_bytes = save->user_bytes;
 		head.manifest_bytes = bytes;
 	}
-	protect->record = malloc(zero_protect_record_bytes(&head));
-	if (!protect->record) {
+	if (zero_protect_record_bytes(&head) > ZERO_PROTECT_RECORD_MAX)
+		status = zero_fail(ZERO_E_INVALID,
+				   "the program has %llu bytes of its own, and less than %llu are "
+				   "allowed",
+				   (unsigned long long)(head.user_bytes + head.own_bytes),
+				   (unsigned long long)ZERO_PROTECT_RECORD_MAX);
+	else if (!(protect->record = malloc(zero_protect_record_bytes(&head))))
+		status = zero_fail(ZERO_E_MEMORY, "no memory for a record");
+	if (status) {
 		free(manifest);
-		return zero_fail(ZERO_E_MEMORY, "no memory for a record");
+		return status;
 	}
 	*protect->record = head;
 	at = (char *)(protect->record + 1);
@@ -277,7 +287,7 @@ static zero_status end_protection(struct zero_protect *protect)
 
 	status = zero_submit_wait(&job->all, status, NULL, 0, ZERO_WORK_CHECKPOINT,
 				  "the protection of step %llu", (unsigned long long)step);
-	if (status && status != ZERO_E_COMM)
+	if (status && !is_of_job(status))
 		give_up(protect, step);
 	if (!status) {
 		/* What an attempt before has left is needed no more. */
@@ -287,7 +297,7 @@ static zero_status end_protection(struct zero_protect *protect)
 		zero_protect_forget(protect);
 	}
 	drop_save(protect, ZERO_OK);
-	return status == ZERO_E_COMM ? status : ZERO_OK;
+	return is_of_job(status) ? status : ZERO_OK;
 }
 
 static void complete(zero_job *job)
@@ -328,10 +338,10 @@ static zero_status begin(struct zero_protect *protect, const zero_protect_option
 		zero_protect_folder_clean(&protect->folder, stays, protect);
 	status = agree_sizes(protect, prepare(protect, options, step), step);
 	if (status) {
-		if (status != ZERO_E_COMM)
+		if (!is_of_job(status))
 			give_up(protect, step);
 		drop_save(protect, status);
-		return status == ZERO_E_COMM ? status : ZERO_OK;
+		return is_of_job(status) ? status : ZERO_OK;
 	}
 	set_pace(protect, !interval(protect->job, options->every));
 	zero_save_start(protect->save);

@@ -30,30 +30,11 @@ struct zero_protect_connection {
 	struct zero_protect_connection *next;
 };
 
-/* ---- bytes ----------------------------------------------------------------------------------- */
-
-static bool receive(int fd, void *to, size_t bytes)
-{
-	char *at = to;
-
-	while (bytes) {
-		ssize_t got = recv(fd, at, bytes, 0);
-
-		if (got < 0 && errno == EINTR)
-			continue;
-		if (got <= 0)
-			return false;
-		at += got;
-		bytes -= (size_t)got;
-	}
-	return true;
-}
-
 static bool answer(int fd, int error)
 {
 	struct zero_protect_answer reply = {(uint64_t)error};
 
-	return send(fd, &reply, sizeof(reply), MSG_NOSIGNAL) == (ssize_t)sizeof(reply);
+	return zero_socket_send(fd, &reply, sizeof(reply), 0);
 }
 
 /* ---- requests -------------------------------------------------------------------------------- */
@@ -71,7 +52,7 @@ static bool receive_shard(int fd, int file, uint64_t bytes, int *error)
 		*error = errno;
 	for (size_t now; piece && at < bytes; at += now) {
 		now = bytes - at < PIECE ? (size_t)(bytes - at) : PIECE;
-		if (!receive(fd, piece, now))
+		if (!zero_socket_receive(fd, piece, now))
 			break;
 		if (!*error)
 			*error = zero_write_all(file, piece, now, at);
@@ -87,7 +68,7 @@ static bool put(const struct zero_protect_server *server, int fd,
 	char *text =
 		request->record <= ZERO_PROTECT_RECORD_MAX ? malloc(request->record + 1) : NULL;
 	int file = -1, error = 0;
-	bool alive = text && receive(fd, text, request->record);
+	bool alive = text && zero_socket_receive(fd, text, request->record);
 
 	name.copy = record.copy = record.record = 1;
 	name.record = 0;
@@ -149,20 +130,19 @@ static bool is_known(const struct zero_protect_server *server, int fd)
 	zero_socket_set_options(fd);
 	if (recv(fd, &hello, sizeof(hello), MSG_WAITALL) != (ssize_t)sizeof(hello) ||
 	    !zero_hello_verify(&hello, server->rank, server->cookie) ||
-	    send(fd, &reply, sizeof(reply), MSG_NOSIGNAL) != (ssize_t)sizeof(reply))
+	    !zero_socket_send(fd, &reply, sizeof(reply), 0))
 		return false;
 	setsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &patience, sizeof(patience));
 	return true;
 }
 
-/* Waits for the next request as long as it takes: the connection ends with its other side. */
-static bool has_request(int fd)
+/* As long as it takes: an idle connection ends with its other side. */
+static void wait_for_request(int fd)
 {
 	struct pollfd one = {.fd = fd, .events = POLLIN};
 
 	while (poll(&one, 1, -1) < 0)
 		continue;
-	return true;
 }
 
 static void *serve_connection(void *context)
@@ -172,10 +152,11 @@ static void *serve_connection(void *context)
 	int fd = connection->fd;
 	bool alive = is_known(server, fd);
 
-	while (alive && has_request(fd)) {
+	while (alive) {
 		struct zero_protect_request request;
 
-		alive = receive(fd, &request, sizeof(request));
+		wait_for_request(fd);
+		alive = zero_socket_receive(fd, &request, sizeof(request));
 		if (alive && request.kind == ZERO_PROTECT_PUT)
 			alive = put(server, fd, &request);
 		else if (alive)
