@@ -154,15 +154,31 @@ export ZERO_TEST_STAGE=3
 	goes_on "8 bits" 3 $((last > 1 ? last - 1 : 0))
 ) || exit
 
-# Bits that flip are noticed, and the other copy is read, or the step before.
+flip_a_bit() {
+	local at=$((RANDOM * 32768 + RANDOM)) byte
+	at=$((at % $(stat -c %s "$1"))) byte=$(od -An -tu1 -j$at -N1 "$1")
+	printf '%b' "\\x$(printf %x $((byte ^ 64)))" | dd of="$1" bs=1 seek=$at conv=notrunc 2>&-
+}
+
+# A program that fails after it has closed its job leaves the last two steps, both complete. The
+# newer is taken, also where each rank's own file of it and of the other is damaged.
+new_nodes
+FAILS=1 run 3 $steps 1
+((status == 3)) || broken "a program that fails: status $status"
+mapfile -t files < <(find "$nodes" -name '*-own.shard')
+((${#files[@]} == 6)) || broken "a program that fails leaves ${#files[@]} shards"
+for file in "${files[@]}"; do
+	flip_a_bit "$file"
+done
+goes_on "damaged shards" 3 $steps
+
+# Bits that flip anywhere are noticed, and another copy is read, or the step before.
 new_nodes
 kill_one 1 6 100
 mapfile -t files < <(find "$nodes" -name '*.shard' -o -name '*.record')
 ((${#files[@]} >= 12)) || broken "${#files[@]} files"
 for file in "${files[@]:0:2}" "${files[RANDOM % ${#files[@]}]}"; do
-	at=$((RANDOM * 32768 + RANDOM)) && at=$((at % $(stat -c %s "$file")))
-	byte=$(od -An -tu1 -j$at -N1 "$file")
-	printf '%b' "\\x$(printf %x $((byte ^ 64)))" | dd of="$file" bs=1 seek=$at conv=notrunc 2>&-
+	flip_a_bit "$file"
 done
 goes_on "flipped bits" 3 0
 
