@@ -73,7 +73,7 @@ static void read_progress(struct progress *p, const zero_checkpoint_info *c, cha
 	p->resumed = true;
 }
 
-/* Only if the user says so: --zero-protect=K. */
+/* Only if the user says so: --zero-protect=N. */
 static bool protects(const zero_job *job)
 {
 	return strcmp(zero_setting(job, "protect"), "program") != 0;

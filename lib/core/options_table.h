@@ -76,14 +76,14 @@ const struct zero_option zero_option_table[ZERO_OPTIONS] = {
 	},
 	[ZERO_OPT_PROTECT] = {
 		.name = "protect", .flag = "--zero-protect", .env = "ZERO_PROTECT",
-		.argument = "K|auto|no|program", .default_text = "program",
+		.argument = "program|auto|no|N", .default_text = "program",
 		.help = "steps from one copy in node memory to the next",
 		.type = ZERO_TYPE_CHOICE_OR_INTEGER, .choices = protect_choices,
 		.min = 1, .max = ZERO_MAX_PROTECT, .where = USER,
 	},
 	[ZERO_OPT_SLOW] = {
 		.name = "slow", .flag = "--zero-slow", .env = "ZERO_SLOW",
-		.argument = "PERCENT|no", .default_text = "10",
+		.argument = "no|PERCENT", .default_text = "10",
 		.help = "name ranks that others wait for longer than this",
 		.type = ZERO_TYPE_CHOICE_OR_INTEGER, .choices = slow_choices,
 		.min = 1, .max = ZERO_MAX_SLOW, .where = USER,

@@ -82,7 +82,7 @@ static int open_levels(const char *dir, char names[LEVELS][96], char path[PATH_M
 zero_status zero_protect_folder_open(struct zero_protect_folder *folder, const char *dir,
 				     uint64_t model)
 {
-	char names[LEVELS][96], path[PATH_MAX];
+	char names[LEVELS][96], path[PATH_MAX] = "";
 
 	*folder = (struct zero_protect_folder){.fd = -1};
 	snprintf(names[0], sizeof(names[0]), "%s", zero_protect_user_level().name);

@@ -52,7 +52,7 @@ value() {
 	case ${argument_of[$1]} in
 	SIZE | "SIZE|auto") value=$(($2 + 1))M ;;
 	"SIZE|PERCENT%") (($2 % 2)) && value=$((10 + $2))% || value=$2M ;;
-	"PERCENT|no") value=$(($2 + 20)) ;;
+	"no|PERCENT") value=$(($2 + 20)) ;;
 	DIR) value="$scratch/report $2%" ;;
 	*"|"*)
 		IFS='|' read -ra choices <<<"${argument_of[$1]}"
