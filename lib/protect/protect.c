@@ -178,15 +178,15 @@ static zero_status make_record(struct zero_protect *protect, const zero_protect_
 	size_t bytes = 0;
 
 	if (job->place.rank == 0) {
+		head.user_bytes = options->user ? options->user_bytes : 0;
 		save->has_user = options->user;
-		save->user_bytes = options->user ? options->user_bytes : 0;
-		save->user_checksum = protect->files->checksum(options->user, save->user_bytes);
+		save->user_bytes = head.user_bytes;
+		save->user_checksum = protect->files->checksum(options->user, head.user_bytes);
 		status = zero_save_describe(save);
 		if (!status)
 			status = zero_save_make_manifest(save, &manifest, &bytes);
 		if (status)
 			return status;
-		head.user_bytes = save->user_bytes;
 		head.manifest_bytes = bytes;
 	}
 	if (zero_protect_record_bytes(&head) > ZERO_PROTECT_RECORD_MAX)
