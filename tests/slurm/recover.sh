@@ -13,10 +13,14 @@ RANDOM=$ZERO_TEST_SEED
 echo "seed $ZERO_TEST_SEED"
 program=$top_builddir/examples/gpt log=$scratch/log
 # Of a checkpoint a step has as many sequences at any number of ranks.
+# With the file `lingers` a task does not end with its program.
 cat >"$scratch/train" <<EOF
-exec "$program" --text "$top_srcdir/LICENSE" --layers 2 --heads 2 --width 48 --context 64 \\
+"$program" --text "$top_srcdir/LICENSE" --layers 2 --heads 2 --width 48 --context 64 \\
 	--batch \$((12 / SLURM_NTASKS)) --steps 1000000 --checkpoint "$scratch/saved" \\
 	--save-every 5 --log "$log"
+status=\$?
+((status == 0)) || [[ ! -e "$scratch/lingers" ]] || exec tail -f "$scratch/lingers"
+exit \$status
 EOF
 cluster_start
 plugin_on
@@ -70,6 +74,10 @@ stop() {
 	wait_for no_steps
 }
 
+none_lingers() {
+	! pgrep -f "^tail -f $scratch/lingers" >/dev/null
+}
+
 # lost_is_released LEFT: these nodes alone are the job's
 lost_is_released() {
 	[[ $(squeue -h -o %N) == "$1" ]]
@@ -77,9 +85,12 @@ lost_is_released() {
 
 # ---- one node after the other, until too few are left
 
+touch "$scratch/lingers"
 start --max-restarts=9 --spare-nodes=1 --min-ranks=2
 lose node_kill n2
 goes_on 3 n1,n3,n4 "a node is killed, a spare replaces it"
+soon none_lingers
+rm "$scratch/lingers"
 said 1 '^zerorun: node n2 is lost after .*: its slurmd has ended$' || wrong "n2 is not named"
 soon lost_is_released "n[1,3-4]"
 # rank 0's
