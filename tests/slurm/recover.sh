@@ -25,6 +25,15 @@ EOF
 cluster_start
 plugin_on
 
+# What zerorun has asked scancel.
+mkdir "$scratch/bin"
+cat >"$scratch/bin/scancel" <<EOF
+#!/bin/sh
+echo "\$*" >>"$scratch/cancelled"
+exec "$(command -v scancel)" "\$@"
+EOF
+chmod +x "$scratch/bin/scancel"
+
 # begin_job COMMAND...: in the background, and waits until it has saved
 begin_job() {
 	rm -rf "$scratch/saved" "$log"
@@ -35,7 +44,7 @@ begin_job() {
 
 # start FLAG...: zerorun beside the nodes, in an allocation of all of them
 start() {
-	begin_job salloc -Q --no-kill -N 4 --ntasks-per-node=1 --gpus=8 "$ZERORUN" "$@" \
+	PATH=$scratch/bin:$PATH begin_job salloc -Q --no-kill -N 4 --ntasks-per-node=1 --gpus=8 "$ZERORUN" "$@" \
 		bash "$scratch/train"
 }
 
@@ -89,6 +98,9 @@ touch "$scratch/lingers"
 start --max-restarts=9 --spare-nodes=1 --min-ranks=2
 lose node_kill n2
 goes_on 3 n1,n3,n4 "a node is killed, a spare replaces it"
+# which Slurm would do later, when it releases the node
+grep -qx -- "--ctld --signal=KILL [0-9]*\.0" "$scratch/cancelled" ||
+	wrong "zerorun does not end the step that has lost a node"
 soon none_lingers
 rm "$scratch/lingers"
 said 1 '^zerorun: node n2 is lost after .*: its slurmd has ended$' || wrong "n2 is not named"
