@@ -44,8 +44,8 @@ begin_job() {
 
 # start FLAG...: zerorun beside the nodes, in an allocation of all of them
 start() {
-	PATH=$scratch/bin:$PATH begin_job salloc -Q --no-kill -N 4 --ntasks-per-node=1 --gpus=8 "$ZERORUN" "$@" \
-		bash "$scratch/train"
+	PATH=$scratch/bin:$PATH begin_job salloc -Q --no-kill -N 4 --ntasks-per-node=1 --gpus=8 \
+		"$ZERORUN" "$@" bash "$scratch/train"
 }
 
 lines() {
