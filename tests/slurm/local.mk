@@ -24,8 +24,8 @@ SLURM_TESTS = \
 	tests/slurm/readme.sh \
 	tests/slurm/tasks.sh
 SCRIPT_TESTS += $(SLURM_TESTS)
-EXTRA_DIST += tests/slurm/cluster.sh tests/slurm/nodes.sh tests/slurm/given.sh tests/slurm/sized.sh \
-	tests/slurm/table.sh
+EXTRA_DIST += tests/slurm/cluster.sh tests/slurm/nodes.sh tests/slurm/picture.py \
+	tests/slurm/given.sh tests/slurm/sized.sh tests/slurm/table.sh
 
 # The program that tasks run to print their rank and settings.
 check_PROGRAMS += tests/slurm/report_task
