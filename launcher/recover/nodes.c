@@ -275,9 +275,10 @@ void nodes_probe(struct nodes *nodes, const char *suspect)
 		    errno != EINTR)
 			break;
 		refusing = end_probes(nodes, fds, again, suspect);
-		if (refusing && left > 0)
-			poll(NULL, 0, AGAIN_MS);
-		for (size_t i = 0; refusing && left > 0 && i < nodes->count; i++)
+		if (!refusing || left <= 0)
+			continue;
+		poll(NULL, 0, AGAIN_MS);
+		for (size_t i = 0; i < nodes->count; i++)
 			if (again[i])
 				fds[i].fd = begin_probe(nodes, i);
 	} while ((refusing || waiting(nodes, fds)) && left > 0);

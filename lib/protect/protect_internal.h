@@ -164,10 +164,10 @@ struct zero_protect_entry {
 struct zero_protect {
 	zero_job *job;
 	const struct zero_files_ops *files;
-	bool off;       /* nothing can be protected, or found */
-	uint64_t token; /* of this attempt */
-	uint32_t attempt;
-	uint64_t memory; /* that the node has for it, with what is in the folder already */
+	bool off;         /* nothing can be protected, or found */
+	uint64_t token;   /* of this attempt */
+	uint32_t attempt; /* its number, by which later ones are newer */
+	uint64_t memory;  /* that the node has for it, with what is in the folder already */
 	struct zero_protect_folder folder;
 	struct zero_nodes nodes;
 	struct zero_address *addresses; /* [world] */

@@ -171,10 +171,10 @@ struct zero_ring {
 	_Atomic bool has_peers;       /* after the last poll: a neighbour is connected */
 	double next_ask_at;           /* whether ranks wait for one that has ended well */
 	struct zero_oom *oom[2];
-	bool has_launcher;            /* that wants to know of a loss */
-	struct zero_address launcher; /* where it listens */
-	int attempt;                  /* which of its attempts this is */
-	struct zero_loss_notice notice;
+	bool has_launcher;              /* that wants to know of a loss */
+	struct zero_address launcher;   /* where it listens */
+	int attempt;                    /* which of its attempts this is */
+	struct zero_loss_notice notice; /* for it, but for what is lost */
 };
 
 static inline struct zero_ring_link *zero_ring_other_link(struct zero_ring *ring,
