@@ -26,8 +26,18 @@ PYTHON_FILES = \
 	python/slurm_zero/_tensor.py \
 	python/slurm_zero/_unsharded.py \
 	python/slurm_zero/_watch.py
+PYTHON_DEEPSPEED_FILES = \
+	python/slurm_zero/deepspeed/__init__.py \
+	python/slurm_zero/deepspeed/checkpoint.py \
+	python/slurm_zero/deepspeed/config.py \
+	python/slurm_zero/deepspeed/engine.py \
+	python/slurm_zero/deepspeed/init.py \
+	python/slurm_zero/deepspeed/optimizer.py \
+	python/slurm_zero/deepspeed/pretrained.py \
+	python/slurm_zero/deepspeed/shard.py
 TORCH_TESTS = \
 	python/tests/cases.sh \
+	python/tests/deepspeed.sh \
 	python/tests/demo.sh \
 	python/tests/device.sh \
 	python/tests/meshes.sh \
@@ -41,7 +51,7 @@ TORCH_LONG_TESTS = \
 	python/tests/rendezvous.sh \
 	tests/slurm/torch.sh \
 	tests/slurm/unedited.sh
-EXTRA_DIST += $(PYTHON_FILES) \
+EXTRA_DIST += $(PYTHON_FILES) $(PYTHON_DEEPSPEED_FILES) \
 	python/slurm_zero.dist-info/entry_points.txt \
 	python/build_backend.py \
 	python/pyproject.toml \
@@ -53,6 +63,7 @@ EXTRA_DIST += $(PYTHON_FILES) \
 	python/tests/device/device.cpp \
 	python/tests/device/standin.py \
 	python/tests/ends.py \
+	python/tests/engines.py \
 	python/tests/frameworks.py \
 	python/tests/gradients.py \
 	python/tests/harness.py \
@@ -80,6 +91,8 @@ if HAVE_PYTHON
 pythonmodulesdir = $(modulesdir)/python
 slurm_zerodir = $(pythonmodulesdir)/slurm_zero
 slurm_zero_DATA = $(PYTHON_FILES)
+slurm_zero_deepspeeddir = $(slurm_zerodir)/deepspeed
+slurm_zero_deepspeed_DATA = $(PYTHON_DEEPSPEED_FILES)
 # The entry point by which torch calls the package.
 slurm_zero_infodir = $(pythonmodulesdir)/slurm_zero-$(PACKAGE_VERSION).dist-info
 slurm_zero_info_DATA = \
