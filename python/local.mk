@@ -73,6 +73,7 @@ EXTRA_DIST += $(PYTHON_FILES) $(PYTHON_DEEPSPEED_FILES) \
 	python/tests/optimizers.py \
 	python/tests/pipeline.py \
 	python/tests/planned.py \
+	python/tests/pretrained.py \
 	python/tests/protect.py \
 	python/tests/refused.py \
 	python/tests/rendezvous.py \

@@ -38,11 +38,26 @@ same() {
 	EOF
 }
 
-cases=(of_config of_client callables boundaries data)
-for stage in 0 1 2 3; do
-	((stage < 3)) || cases+=(context converted)
+# both PROGRAM STAGE CASE...: the same with each of them
+both() {
 	for whose in keep replace; do
-		engine "$whose" 2 engines "$stage" "$scratch/folder" "${cases[@]}"
+		rm -rf "$scratch/folder"
+		engine "$whose" 2 "$1" "$2" "$scratch/folder" "${@:3}"
 	done
-	same "stage $stage"
+	same "$1 at stage $2"
+}
+
+cases=(of_config of_client callables boundaries data saved written)
+for stage in 0 1 2; do
+	both engines "$stage" "${cases[@]}"
+done
+both engines 3 "${cases[@]}" context converted
+
+imports accelerate transformers || exit 0
+cases=(trainer)
+! imports peft || cases+=(adapters)
+both pretrained 3 loaded made own "${cases[@]}"
+[[ ${ZERO_TEST_LONG-} ]] || exit 0
+for stage in 1 2; do
+	both pretrained "$stage" own "${cases[@]}"
 done
