@@ -9,6 +9,7 @@
 # It is in two folders if the build is not in the sources.
 mkdir -p "$scratch/python/slurm_zero"
 ln -s "$(cd "$top_srcdir" && pwd)"/python/slurm_zero/*.py \
+	"$(cd "$top_srcdir" && pwd)/python/slurm_zero/deepspeed" \
 	"$(cd "$top_builddir" && pwd)/python/slurm_zero/_zero.abi3.so" "$scratch/python/slurm_zero"
 ln -s "$(cd "$top_builddir" && pwd)/python/slurm_zero.dist-info" "$scratch/python"
 # What is called stock is to be torch's own.
