@@ -30,16 +30,21 @@ PYTHON_DEEPSPEED_FILES = \
 	python/slurm_zero/deepspeed/__init__.py \
 	python/slurm_zero/deepspeed/checkpoint.py \
 	python/slurm_zero/deepspeed/config.py \
+	python/slurm_zero/deepspeed/convert.py \
 	python/slurm_zero/deepspeed/engine.py \
+	python/slurm_zero/deepspeed/foreign.py \
 	python/slurm_zero/deepspeed/init.py \
+	python/slurm_zero/deepspeed/moved.py \
 	python/slurm_zero/deepspeed/optimizer.py \
 	python/slurm_zero/deepspeed/pretrained.py \
-	python/slurm_zero/deepspeed/shard.py
+	python/slurm_zero/deepspeed/shard.py \
+	python/slurm_zero/deepspeed/zero_to_fp32.py
 TORCH_TESTS = \
 	python/tests/cases.sh \
 	python/tests/deepspeed.sh \
 	python/tests/demo.sh \
 	python/tests/device.sh \
+	python/tests/foreign.sh \
 	python/tests/meshes.sh \
 	python/tests/models.sh \
 	python/tests/refused.sh \
@@ -59,11 +64,14 @@ EXTRA_DIST += $(PYTHON_FILES) $(PYTHON_DEEPSPEED_FILES) \
 	python/tests/cases.py \
 	python/tests/checkpoint.py \
 	python/tests/dcp.py \
+	python/tests/deepspeed_model.py \
+	python/tests/deepspeed_write.py \
 	python/tests/device.py \
 	python/tests/device/device.cpp \
 	python/tests/device/standin.py \
 	python/tests/ends.py \
 	python/tests/engines.py \
+	python/tests/foreign.py \
 	python/tests/frameworks.py \
 	python/tests/gradients.py \
 	python/tests/harness.py \

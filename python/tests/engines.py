@@ -309,6 +309,15 @@ def saved():
 
 
 @case
+def moved():
+    """A checkpoint that DeepSpeed itself has written is read, and the training goes on; scripts
+    that it leaves make whole values."""
+    engine = saving()
+    engine.load_checkpoint(f"{folder}/stock")
+    train("moved", engine, steps=2, first=3)
+
+
+@case
 def written():
     """A file of the model alone."""
     engine = saving(zero_optimization={

@@ -5,6 +5,7 @@ zero.save. Those of DeepSpeed are read, too."""
 from __future__ import annotations
 
 import os
+import shutil
 from collections.abc import Iterator
 from typing import Any
 
@@ -13,8 +14,9 @@ import torch.distributed as dist
 from deepspeed.utils import logger
 from torch import nn
 
-from .. import _api, _zero
+from .. import _api
 from .._tensor import FlatShard
+from . import foreign, moved
 
 _COUNTS = ("global_steps", "global_samples", "skipped_steps")
 _SCALER = ("cur_scale", "cur_iter", "last_overflow_iter", "cur_hysteresis")
@@ -22,17 +24,6 @@ _SCALER = ("cur_scale", "cur_iter", "last_overflow_iter", "cur_hysteresis")
 
 def _state_file(folder: str, rank: int) -> str:
     return os.path.join(folder, f"engine_rank_{rank}.pt")
-
-
-def load_file(path: str) -> Any:
-    """What a file of torch.save has, without code of its own, unless torch's variable allows it."""
-    try:
-        return torch.load(path, map_location="cpu")
-    except Exception as error:
-        raise _zero.Error(
-            f"{path} cannot be read without running code that it has: {error}. If it is yours, "
-            "TORCH_FORCE_NO_WEIGHTS_ONLY_LOAD=1 allows it"
-        ) from error
 
 
 def _write(path: str, state: Any) -> None:
@@ -136,6 +127,8 @@ class Checkpoints:
         if self.global_rank == 0 or self.zero_optimization_stage() == 3:
             _write(_state_file(folder, self.global_rank), self._own_state(client_state or {}))
         dist.barrier()
+        if self.global_rank == 0:
+            shutil.copy(os.path.join(os.path.dirname(__file__), "zero_to_fp32.py"), save_dir)
         if save_latest and self.global_rank == 0:
             path = os.path.join(save_dir, "latest")
             with open(f"{path}.new", "w", encoding="utf-8") as file:
@@ -161,6 +154,10 @@ class Checkpoints:
         """All ranks call it. The number of ranks and the stage may be others than at the save."""
         if custom_load_fn is not None:
             raise NotImplementedError("load_checkpoint with custom_load_fn is not supported")
+        path = foreign.find(load_dir, None if tag is None else str(tag))
+        if path is not None:
+            return path, self._load_foreign(path, load_module_strict, load_optimizer_states,
+                                            load_lr_scheduler_states, load_module_only)
         if tag is None:
             tag = self._latest(load_dir)
             if tag is None:
@@ -170,10 +167,22 @@ class Checkpoints:
         if _api.restore(_models(), self.optimizer if with_optimizer else None, folder) is None:
             return None, None
         path = _state_file(folder, self.global_rank)
-        state = load_file(path if os.path.exists(path) else _state_file(folder, 0))
+        state = foreign.load_file(path if os.path.exists(path) else _state_file(folder, 0))
         if not load_module_only:
             self._take_state(state, load_lr_scheduler_states)
         return folder, state["client_state"]
+
+    def _load_foreign(self, path: str, strict: bool, with_optimizer: bool, with_scheduler: bool,
+                      module_only: bool) -> dict[str, Any]:
+        """A checkpoint of DeepSpeed's own."""
+        optimizer = self.optimizer if with_optimizer and not module_only else None
+        found = moved.load(path, self.module, optimizer, strict=strict)
+        if not module_only:
+            scaler = {name: found.scaler[name] for name in _SCALER if name in found.scaler}
+            counts = {name: found.counts.get(name, 0) for name in _COUNTS}
+            self._take_state({"lr_scheduler": found.scheduler, "loss_scaler": scaler, **counts},
+                             with_scheduler)
+        return found.client_state(self.global_rank)
 
     def _latest(self, load_dir: str) -> str | None:
         path = os.path.join(load_dir, "latest")

@@ -1,0 +1,492 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Reads the checkpoints that DeepSpeed itself writes: of ZeRO's stages 0 to 3, by any number of
+ranks, and universal ones. Files are mapped, so that a range of a parameter costs as much and no
+more, and DeepSpeed need not be installed."""
+
+from __future__ import annotations
+
+import argparse
+import glob
+import math
+import os
+import re
+import zipfile
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+
+from .. import _zero
+
+Tensors = list[torch.Tensor]  # flat, one behind the other
+
+_MODEL, _OPTIMIZER = "_model_states.pt", "_optim_states.pt"
+# Of a file of the model; all others are the program's own.
+_OWN = {
+    "module", "buffer_names", "optimizer", "param_shapes", "frozen_param_shapes", "shared_params",
+    "frozen_param_fragments", "lr_scheduler", "data_sampler", "random_ltd", "skipped_steps",
+    "sparse_tensor_module_names", "global_steps", "global_samples", "dp_world_size",
+    "mp_world_size", "checkpoint_parallel_dimensions", "ds_config", "ds_version",
+    "universal_checkpoint_info",
+}
+
+
+class CheckpointError(_zero.Error):
+    """A checkpoint of DeepSpeed cannot be read. The sentence names the file."""
+
+
+class _Attributes:
+    """What an object of a class of DeepSpeed is read as."""
+
+
+_STAND_INS = [(_Attributes, f"deepspeed.{name}") for name in (
+    "runtime.fp16.loss_scaler.DynamicLossScaler", "runtime.fp16.loss_scaler.LossScaler",
+    "utils.tensor_fragment.fragment_address",
+)] + [(int, "deepspeed.runtime.zero.config.ZeroStageEnum"), argparse.Namespace]
+
+
+def _allowed(path: str) -> str:
+    """A part of the sentence about a file that was refused."""
+    try:
+        names = torch.serialization.get_unsafe_globals_in_checkpoint(path)
+    except Exception:
+        return ""
+    known = {name for _, name in _STAND_INS[:-1]} | {"argparse.Namespace"}
+    return ", ".join(name for name in names if name not in known)
+
+
+def load_file(path: str) -> Any:
+    """What a file of torch.save has, mapped. No code of it runs, unless torch's own variable
+    TORCH_FORCE_NO_WEIGHTS_ONLY_LOAD allows it, which programs that load such files have set."""
+    forced = os.environ.get("TORCH_FORCE_NO_WEIGHTS_ONLY_LOAD", "0")
+    trusted = forced.lower() in ("1", "y", "yes", "true")
+    if not os.path.isfile(path):
+        raise CheckpointError(f"{path} is missing")
+    if not zipfile.is_zipfile(path):
+        raise CheckpointError(f"{path} is truncated, or no file of torch.save")
+    try:
+        with torch.serialization.safe_globals(_STAND_INS):
+            return torch.load(path, map_location="cpu", mmap=True, weights_only=not trusted)
+    except Exception as error:
+        classes = _allowed(path)
+        if trusted or not classes:
+            raise CheckpointError(f"{path} cannot be read: {error}") from error
+        raise CheckpointError(
+            f"{path} is refused, since reading it would run code: it has {classes}. If it is "
+            "yours, TORCH_FORCE_NO_WEIGHTS_ONLY_LOAD=1 in the environment allows it"
+        ) from None
+
+
+def verify_file(path: str) -> None:
+    """Reads all of a file, and compares the sums that torch.save has written."""
+    stem = os.path.basename(path).removesuffix(".pt")
+    with zipfile.ZipFile(path) as archive:
+        folder = archive.namelist()[0].partition("/")[0]
+        if folder not in (stem, "archive"):
+            raise CheckpointError(f"{path} was written as {folder}.pt: it has another rank's data")
+        if archive.testzip() is not None and not _without_sums(archive):
+            raise CheckpointError(f"{path} is damaged: {archive.testzip()} has another sum")
+
+
+def _without_sums(archive: zipfile.ZipFile) -> bool:
+    """torch.serialization.set_crc32_options(False) leaves them out."""
+    name = next((n for n in archive.namelist() if n.endswith("/version")), None)
+    try:
+        return name is not None and archive.read(name) is None
+    except zipfile.BadZipFile:
+        return True
+
+
+def find(folder: str, tag: str | None = None) -> str | None:
+    """The folder of a checkpoint of DeepSpeed, by its tag or the file `latest`, or None."""
+    if tag is None:
+        for name in ("latest", "latest_universal"):
+            path = os.path.join(folder, name)
+            if os.path.isfile(path):
+                with open(path, encoding="utf-8") as file:
+                    tag = file.read().strip()
+                break
+    path = os.path.join(folder, tag or "")
+    universal = os.path.isdir(os.path.join(path, "zero"))
+    return path if universal or _files(path, _MODEL) or _files(path, _OPTIMIZER) else None
+
+
+def _files(folder: str, kind: str) -> list[str]:
+    """By the ranks that have written them."""
+    def numbers(path: str) -> list[int]:
+        return [int(n) for n in re.findall("[0-9]+", os.path.basename(path))]
+
+    return sorted(glob.glob(os.path.join(glob.escape(folder), f"*{kind}")), key=numbers)
+
+
+def _count(shape: Any) -> int:
+    return math.prod(shape)
+
+
+class Checkpoint:
+    """A checkpoint of DeepSpeed. `path` is its folder, as find returns it. That of stage 0 names no
+    parameters of its optimizer: `order` has the names of each of its groups.
+
+    shapes: {parameter: shape}; frozen: those that no optimizer steps; shared: {name: the name under
+    which that parameter is}; buffers: {name: tensor}; states: the optimizer's, as exp_avg; step: of
+    the optimizer; groups: its settings, with the key "names"; scheduler: its state_dict or None;
+    scaler: the loss scaler's attributes; counts: global_steps and the like"""
+
+    def __init__(self, path: str, order: list[list[str]] | None = None):
+        self.path, self.order = path, order
+        self.shapes: dict[str, tuple[int, ...]] = {}
+        self.frozen: set[str] = set()
+        self.states: list[str] = []
+        self.step = 0
+        self.groups: list[dict[str, Any]] = []
+        self.scaler: dict[str, Any] = {}
+        self._parts: dict[tuple[str, str], Tensors] = {}
+        self.universal = os.path.isdir(os.path.join(path, "zero"))
+        self._model_files = _files(path, _MODEL)
+        if not self._model_files:
+            raise CheckpointError(f"{path} has no file *{_MODEL}")
+        self._models = [load_file(file) for file in self._model_files]
+        self._check_models()
+        model = self._models[0]
+        buffers = set(model["buffer_names"] or ())
+        self.buffers = {n: v for n, v in model["module"].items() if n in buffers}
+        self.shared: dict[str, str] = dict(model.get("shared_params") or {})
+        self.scheduler = model.get("lr_scheduler")
+        self.counts = {key: model[key] for key in (
+            "global_steps", "global_samples", "skipped_steps"
+        ) if key in model}
+        self._optimizer_files = [] if self.universal else _files(path, _OPTIMIZER)
+        if self.universal:
+            self._read_universal()
+        elif model.get("param_shapes") is None:
+            self._read_unsharded(model)
+        else:
+            self._read_shards()
+        self._read_others(model)
+
+    def read(self, name: str, what: str = "fp32", first: int = 0,
+             end: int | None = None) -> torch.Tensor:
+        """The elements [first, end) of the flat parameter, or of a state of it, as f32."""
+        end = _count(self.shapes[name]) if end is None else end
+        if (name, what) not in self._parts:
+            raise CheckpointError(f"{self.path} has no {what} of {name}")
+        found, at = [], 0
+        for part in self._parts[name, what]:
+            low, high = max(first, at), min(end, at + part.numel())
+            if low < high:
+                found.append(part[low - at : high - at].float())
+            at += part.numel()
+        made = torch.cat(found) if found else torch.empty(0)
+        if made.numel() != end - first:
+            raise CheckpointError(
+                f"{self.path} has {at} elements of {what} of {name}, not {end}"
+            )
+        return made
+
+    def has(self, name: str, what: str) -> bool:
+        return (name, what) in self._parts
+
+    def client_state(self, rank: int = 0) -> dict[str, Any]:
+        """What the program has saved beside the model, by the rank or, if that had no file, 0."""
+        model = self._models[rank if rank < len(self._models) else 0]
+        return {key: value for key, value in model.items() if key not in _OWN}
+
+    def verify(self, rank: int = 0, world: int = 1) -> None:
+        """Reads all files, of which this rank takes its part, and compares their sums."""
+        files = self._model_files + self._optimizer_files
+        if self.universal:
+            files += sorted(glob.glob(os.path.join(glob.escape(self.path), "zero", "**", "*.pt"),
+                                      recursive=True))
+        for file in files[rank::world]:
+            verify_file(file)
+
+    # -- what all formats have
+
+    def _check_models(self) -> None:
+        first = self._models[0]
+        for file, model in zip(self._model_files, self._models):
+            if not isinstance(model, dict) or "module" not in model:
+                raise CheckpointError(f"{file} has no model")
+            if model.get("mp_world_size", 1) != 1 or "mp_rank_00" not in os.path.basename(file):
+                raise CheckpointError(
+                    f"{file} is of a model that is split over ranks (mp_world_size is "
+                    f"{model.get('mp_world_size')}), which is not supported"
+                )
+            for key in ("global_steps", "param_shapes", "dp_world_size"):
+                if model.get(key) != first.get(key):
+                    raise CheckpointError(
+                        f"{file} is of another checkpoint than {self._model_files[0]}: their {key} "
+                        "differ"
+                    )
+        by_ranks = os.path.basename(self._model_files[0]).startswith("zero_pp_rank")
+        ranks = first.get("dp_world_size", len(self._models)) if by_ranks else 1
+        if len(self._models) != ranks:
+            raise CheckpointError(
+                f"{self.path} has {len(self._models)} files *{_MODEL}, but {ranks} ranks wrote it"
+            )
+
+    def _add(self, name: str, shape: Any, what: str, parts: Tensors) -> None:
+        self.shapes[name] = tuple(shape)
+        self._parts[name, what] = parts
+        if what != "fp32" and what not in self.states:
+            self.states.append(what)
+
+    def _read_others(self, model: dict[str, Any]) -> None:
+        """Parameters that the optimizer does not step, as they are stored."""
+        shapes = dict(model.get("frozen_param_shapes") or {})
+        if not shapes:
+            shapes = {n: v.shape for n, v in model["module"].items() if isinstance(v, torch.Tensor)}
+        known = [*self.shapes, *self.shared, *self.buffers]
+        shapes = {name: shape for name, shape in shapes.items() if name not in known}
+        for name, shape in shapes.items():
+            if len(self._models) == 1:
+                whole = (model.get("frozen_param_fragments") or {}).get(name)
+                whole = model["module"].get(name) if whole is None else whole
+                parts = [] if whole is None else [whole.reshape(-1)]
+            else:
+                parts = [m["frozen_param_fragments"][name].reshape(-1) for m in self._models]
+            if sum(p.numel() for p in parts) < _count(shape):
+                raise CheckpointError(f"{self._model_files[0]} has not all of {name}")
+            self._add(name, shape, "fp32", parts)
+            self.frozen.add(name)
+
+    def _take_optimizer(self, optimizer: dict[str, Any], names: list[list[str]]) -> None:
+        """The settings of the optimizer's groups, whose parameters are in `names`."""
+        settings = optimizer["param_groups"]
+        if len(settings) != len(names):
+            raise CheckpointError(
+                f"{self.path} has an optimizer of {len(settings)} groups, and the names of "
+                f"{len(names)}"
+            )
+        self.groups = [
+            {**{k: v for k, v in group.items() if k != "params"}, "names": own}
+            for group, own in zip(settings, names)
+        ]
+
+    # -- shards of a stage
+
+    def _read_shards(self) -> None:
+        states = [load_file(file) for file in self._optimizer_files]
+        if not states:
+            raise CheckpointError(f"{self.path} has no file *{_OPTIMIZER}")
+        try:
+            shards = [state["optimizer_state_dict"] for state in states]
+            key = "fp32_flat_groups" if "fp32_flat_groups" in shards[0] else (
+                "single_partition_of_fp32_groups")
+            bases = [s.get("base_optimizer_state") or s["optimizer_state_dict"] for s in shards]
+            flats = [s[key] for s in shards]
+            ranks = shards[0]["partition_count"]
+            ranks = set(ranks) if isinstance(ranks, (list, tuple)) else {ranks}
+        except (KeyError, TypeError) as error:
+            raise CheckpointError(f"{self._optimizer_files[0]} has no {error}") from error
+        if ranks != {len(shards)}:
+            raise CheckpointError(
+                f"{self.path} has {len(shards)} files *{_OPTIMIZER}, but {max(ranks)} ranks wrote "
+                "it: one is missing, or one is of an earlier save"
+            )
+        for number, file in enumerate(self._optimizer_files):
+            if not re.search(f"zero_pp_rank_{number}_mp_rank_00_", os.path.basename(file)):
+                raise CheckpointError(f"{self.path} has no file of rank {number}: it has {file}")
+        if not all(isinstance(base, dict) for base in bases):
+            raise CheckpointError(
+                f"{self._optimizer_files[0]} is an elastic checkpoint, which is not supported: "
+                "convert it with ds_to_universal.py"
+            )
+        self._same_steps(bases)
+        scaler = shards[0].get("loss_scaler")
+        self.scaler = vars(scaler) if hasattr(scaler, "__dict__") else {}
+        shapes = self._models[0]["param_shapes"]
+        if any(len(flat) != len(shapes) for flat in flats):
+            raise CheckpointError(
+                f"{self._optimizer_files[0]} has {len(flats[0])} groups, and the model's file has "
+                f"{len(shapes)}"
+            )
+        names = [list(group) for group in shapes]
+        if key == "fp32_flat_groups":
+            groups = [group["params"] for group in bases[0]["param_groups"]]
+            names = [[n for i in indices for n in names[i]] for indices in groups]
+        self._take_optimizer(bases[0], names)
+        for g, of_group in enumerate(shapes):
+            every = {"fp32": [flat[g].reshape(-1) for flat in flats]}
+            kept = [base["state"].get(g, {}) for base in bases]
+            for what, value in kept[0].items():
+                if isinstance(value, torch.Tensor) and value.numel() > 1 or what in (
+                    "exp_avg", "exp_avg_sq"
+                ):
+                    every[what] = [k[what].reshape(-1) for k in kept]
+            if key == "fp32_flat_groups":
+                self._cut_stage3(g, of_group, every)
+            else:
+                self._cut_group(g, of_group, every, shards)
+
+    def _same_steps(self, bases: list[dict[str, Any]]) -> None:
+        steps = {}
+        for file, base in zip(self._optimizer_files, bases):
+            found = {int(s["step"]) for s in base["state"].values() if "step" in s}
+            found |= {int(g["step"]) for g in base["param_groups"] if "step" in g}
+            steps[file] = found
+            self.step = max(found, default=self.step)
+        first = steps[self._optimizer_files[0]]
+        for file, found in steps.items():
+            if found != first:
+                raise CheckpointError(
+                    f"{file} is of step {sorted(found)}, and {self._optimizer_files[0]} of "
+                    f"{sorted(first)}: they are of different saves"
+                )
+
+    def _cut_stage3(self, group: int, shapes: dict[str, Any], every: dict[str, Tensors]) -> None:
+        """Each rank has an even part of each parameter, one behind the other."""
+        ranks, at = len(every["fp32"]), 0
+        for name, shape in shapes.items():
+            size = -(-_count(shape) // ranks)
+            for what, parts in every.items():
+                self._add(name, shape, what, [p[at : at + size] for p in parts])
+            at += size
+        for parts in every.values():
+            for file, part in zip(self._optimizer_files, parts):
+                if part.numel() != at:
+                    raise CheckpointError(
+                        f"{file} has {part.numel()} elements of group {group}, not {at}"
+                    )
+
+    def _cut_group(self, group: int, shapes: dict[str, Any], every: dict[str, Tensors],
+                   shards: list[dict[str, Any]]) -> None:
+        """Ranks have even parts of a group's parameters, which lie one behind the other."""
+        size = self._part_size(group, every, shards)
+        paddings = (shards[0].get("param_alignment_paddings") or {group: [0] * len(shapes)})[group]
+        at = 0
+        for (name, shape), padding in zip(shapes.items(), paddings, strict=True):
+            end = at + _count(shape)
+            ranges = [(r, max(at, r * size) - r * size, min(end, (r + 1) * size) - r * size)
+                      for r in range(at // size, -(-end // size))]
+            for rank, low, high in ranges:
+                self._check_place(rank, group, name, low, high, shards[rank])
+            for what, parts in every.items():
+                self._add(name, shape, what, [parts[r][low:high] for r, low, high in ranges])
+            at = end + padding
+        if at > size * len(shards) or any(
+            sum(p.numel() for p in self._parts[name, what]) != _count(shape)
+            for name, shape in shapes.items() for what in every
+        ):
+            raise CheckpointError(
+                f"{self._optimizer_files[0]} and the other ranks' have not all elements of group "
+                f"{group}, of which each rank has {size}"
+            )
+
+    def _part_size(self, group: int, every: dict[str, Tensors], shards: list[dict[str, Any]]
+                   ) -> int:
+        """Elements of each rank. f32 values may be without the padding at the end."""
+        if "exp_avg" in every:
+            return max(1, every["exp_avg"][0].numel())
+        sizes = [part.numel() for part in every["fp32"]]
+        padded = [n + shard["group_paddings"][group] for n, shard in zip(sizes, shards)]
+        return max(1, (padded if len(set(padded)) == 1 else sizes)[0])
+
+    def _check_place(self, rank: int, group: int, name: str, low: int, high: int,
+                     shard: dict[str, Any]) -> None:
+        mappings = shard.get("param_slice_mappings")
+        if not mappings:
+            return
+        place = mappings[group].get(name)
+        found = None if place is None else (place.start, place.start + place.numel)
+        if found != (low, high) and low < high:
+            raise CheckpointError(
+                f"{self._optimizer_files[rank]} has elements {found} of {name}, where rank {rank} "
+                f"has {(low, high)}: it has another rank's data, or is of another save"
+            )
+
+    # -- other formats
+
+    def _read_unsharded(self, model: dict[str, Any]) -> None:
+        """Of stage 0: the model as it is computed with, and the optimizer's states by number."""
+        for name, value in model["module"].items():
+            if name not in self.buffers and isinstance(value, torch.Tensor):
+                self._add(name, value.shape, "fp32", [value.reshape(-1)])
+        optimizer = model.get("optimizer")
+        if not optimizer or self.order is None:
+            return
+        base = optimizer.get("optimizer_state_dict", optimizer)
+        if "cur_scale" in optimizer:
+            self.scaler = {k: v for k, v in optimizer.items() if not isinstance(v, (dict, list))}
+        self._take_optimizer(base, self.order)
+        masters = optimizer.get("fp32_groups")
+        flats = optimizer.get("fp32_groups_flat")
+        for g, (names, group) in enumerate(zip(self.order, base["param_groups"])):
+            of_one = flats is None
+            if len(names) != len(group["params"]) and of_one:
+                raise CheckpointError(
+                    f"{self._model_files[0]} has {len(group['params'])} parameters in group {g} of "
+                    f"its optimizer, not {len(names)}"
+                )
+            at = 0
+            for i, name in enumerate(names):
+                count = _count(self.shapes[name])
+                found = dict(base["state"].get(group["params"][i if of_one else 0], {}))
+                if masters or flats:
+                    found["fp32"] = masters[g][i] if masters else flats[g]
+                self.step = max(self.step, int(found.pop("step", 0)))
+                for what, value in found.items():
+                    if not isinstance(value, torch.Tensor):
+                        continue
+                    flat = value.reshape(-1)
+                    flat = flat if of_one else flat[at : at + count]
+                    if flat.numel() != count:
+                        raise CheckpointError(
+                            f"{self._model_files[0]} has {flat.numel()} elements of {what} for "
+                            f"{name}, not {count}: its optimizer has another order"
+                        )
+                    self._add(name, self.shapes[name], what, [flat])
+                at += count
+
+    def _read_universal(self) -> None:
+        folder = os.path.join(self.path, "zero")
+        shapes = {n: s for g in self._models[0].get("param_shapes") or () for n, s in g.items()}
+        frozen = self._models[0].get("frozen_param_shapes") or {}
+        for name, files in _universal_folders(folder):
+            if name in self.shared or name in self.buffers:
+                continue
+            shape = shapes.get(name, frozen.get(name))
+            if name not in shapes:
+                self.frozen.add(name)
+            for what, file in files.items():
+                if what == "step":
+                    self.step = max(self.step, int(load_file(file)))
+                    continue
+                value = load_file(file)
+                value = value["param"] if isinstance(value, dict) else value
+                shape = value.shape if shape is None else shape
+                if value.numel() != _count(shape):
+                    raise CheckpointError(
+                        f"{file} has {value.numel()} elements of {name}, not {_count(shape)}"
+                    )
+                self._add(name, shape, what, [value.reshape(-1)])
+        lost = [name for name in shapes if not self.has(name, "fp32")]
+        if lost:
+            raise CheckpointError(f"{folder} has no fp32.pt of {lost[0]}")
+        path = os.path.join(folder, "optimizer_state.pt")
+        if not os.path.exists(path):
+            return
+        state = load_file(path)
+        base = state.get("base_optimizer_state") or state.get("optimizer_state_dict") or state
+        for found in base.get("state", {}).values():
+            self.step = max(self.step, int(found.get("step", 0)))
+        scaler = state.get("loss_scaler")
+        self.scaler = vars(scaler) if hasattr(scaler, "__dict__") else {}
+        names = [list(group) for group in self._models[0].get("param_shapes") or ()]
+        if len(names) == len(base["param_groups"]):
+            self._take_optimizer(base, names)
+        elif all(len(g["params"]) for g in base["param_groups"]):
+            self._take_optimizer(base, [
+                [n for i in g["params"] for n in names[i]] for g in base["param_groups"]
+            ])
+
+
+def _universal_folders(folder: str) -> Iterator[tuple[str, dict[str, str]]]:
+    """(parameter, {"fp32": file, ...})"""
+    for name in sorted(os.listdir(folder)):
+        path = os.path.join(folder, name)
+        if os.path.isdir(path):
+            yield name, {
+                file.removesuffix(".pt"): os.path.join(path, file)
+                for file in sorted(os.listdir(path)) if file.endswith(".pt")
+            }
