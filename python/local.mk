@@ -75,6 +75,7 @@ EXTRA_DIST += $(PYTHON_FILES) $(PYTHON_DEEPSPEED_FILES) \
 	python/tests/frameworks.py \
 	python/tests/gradients.py \
 	python/tests/harness.py \
+	python/tests/kept.py \
 	python/tests/loading.py \
 	python/tests/mesh.py \
 	python/tests/models.py \

@@ -120,16 +120,15 @@ _finder = _Finder()
 def after_import(name: str, part: str, function: str) -> None:
     """Calls a function of a part of this package with a module, now or when it is imported."""
     call = functools.partial(_call, part, function)
+    if _finder not in sys.meta_path:
+        sys.meta_path.insert(0, _finder)
+    _finder.calls[name] = call
     if name in sys.modules:
         spec = sys.modules[name].__spec__
         if getattr(spec, "_initializing", False):
             spec.__class__, spec._call = _Executing, call
         else:
             call(sys.modules[name])
-        return
-    if _finder not in sys.meta_path:
-        sys.meta_path.insert(0, _finder)
-    _finder.calls[name] = call
 
 
 def _call(part: str, function: str, module: ModuleType) -> None:

@@ -38,26 +38,56 @@ same() {
 	EOF
 }
 
-# both PROGRAM STAGE CASE...: the same with each of them
+# both TOLERANCE PROGRAM STAGE CASE...: the same with each of them
 both() {
 	for whose in keep replace; do
 		rm -rf "$scratch/folder"
-		engine "$whose" 2 "$1" "$2" "$scratch/folder" "${@:3}"
+		engine "$whose" 2 "$2" "$3" "$scratch/folder" "${@:4}"
 	done
-	same "$1 at stage $2"
+	same "$2 at stage $3" "$1"
 }
+
+# moves STAGE: what DeepSpeed's own has saved is read by ours
+moves() {
+	rm -rf "$scratch/folder"
+	engine keep 2 engines "$1" "$scratch/folder" saved
+	mv "$scratch/folder/saved" "$scratch/folder/stock"
+	for whose in keep replace; do
+		engine "$whose" 2 engines "$1" "$scratch/folder" moved
+	done
+	same "moved at stage $1"
+}
+
+# What is left to DeepSpeed, with one line, and the hook of the import.
+for what in refused whole hook after absent; do
+	timeout 300 "$ZERORUN" -n 1 --zero-deepspeed=replace --zero-stage=3 "$TORCH_PYTHON" \
+		"$top_srcdir/python/tests/kept.py" "$what" >"$scratch/out" 2>"$scratch/err" &&
+		grep -qx "done" "$scratch/out" || fail "$what: $(cat "$scratch/out" "$scratch/err")"
+	[[ $what != whole ]] ||
+		grep -q "^slurm-zero: DeepSpeed's engine is DeepSpeed's own: flops_profiler is not" \
+			"$scratch/err" || fail "$what: $(<"$scratch/err")"
+done
 
 cases=(of_config of_client callables boundaries data saved written)
 for stage in 0 1 2; do
-	both engines "$stage" "${cases[@]}"
+	both 2e-6 engines "$stage" "${cases[@]}"
 done
-both engines 3 "${cases[@]}" context converted
+both 2e-6 engines 3 "${cases[@]}" context converted
+# DeepSpeed adds up gradients of 16 bits, we f32.
+both 2e-3 engines 2 bf16 fp16
+both 2e-3 engines 3 bf16 fp16
+moves 2
+moves 3
 
 imports accelerate transformers || exit 0
 cases=(trainer)
 ! imports peft || cases+=(adapters)
-both pretrained 3 loaded made own "${cases[@]}"
+both 2e-6 pretrained 3 loaded made own "${cases[@]}"
+both 2e-6 pretrained 3 accelerated
 [[ ${ZERO_TEST_LONG-} ]] || exit 0
+both 2e-3 engines 1 bf16 fp16
+moves 1
 for stage in 1 2; do
-	both pretrained "$stage" own "${cases[@]}"
+	both 2e-6 pretrained "$stage" own "${cases[@]}"
+	both 2e-6 pretrained "$stage" accelerated
 done

@@ -217,6 +217,52 @@ def adapters():
     tell_file("adapters", f"{folder}/adapted/adapter_model.safetensors")
 
 
+@case
+def accelerated():
+    """Accelerate with an optimizer and a scheduler of the program, and its states on disk."""
+    import accelerate
+
+    config = settings(gradient_accumulation_steps=2)
+    config["zero_optimization"]["stage3_gather_16bit_weights_on_model_save"] = True
+    del config["optimizer"]
+    plugin = accelerate.DeepSpeedPlugin(hf_ds_config=config, zero3_init_flag=stage == 3)
+    path = files("gpt2")
+    accelerator = accelerate.Accelerator(
+        deepspeed_plugin=plugin, gradient_accumulation_steps=2)
+    loader = torch.utils.data.DataLoader(SAMPLES, batch_size=2)
+    model = AutoModelForCausalLM.from_pretrained(path)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2, eps=1e-3)
+    scheduler = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: 1 / (1 + step))
+    model, optimizer, loader, scheduler = accelerator.prepare(model, optimizer, loader, scheduler)
+
+    def steps(name):
+        for index, inputs in enumerate(loader):
+            if index == 6:
+                return
+            with accelerator.accumulate(model):
+                loss = model(**inputs).loss
+                accelerator.backward(loss)
+                optimizer.step()
+                scheduler.step()
+                optimizer.zero_grad()
+            tell(name, f"loss.{index}", loss.item(), scheduler.get_last_lr()[0])
+
+    steps("accelerated")
+    accelerator.save_state(f"{folder}/state")
+    steps("accelerated.on")
+    # DeepSpeed's own at stage 3 wants a new engine, and forgets the masters.
+    if stage < 3 or type(model).__module__.startswith("slurm_zero."):
+        accelerator.load_state(f"{folder}/state")
+    state = accelerator.get_state_dict(model)
+    if stage < 3:
+        steps("accelerated.again")
+    assert isinstance(model, deepspeed.DeepSpeedEngine)
+    assert accelerator.is_main_process == bool(state) or stage < 3
+    model.eval()
+    gathered = accelerator.gather_for_metrics(torch.tensor([float(rank)]))
+    tell("accelerated", "gathered", *gathered.tolist())
+
+
 for name in sys.argv[3:]:
     CASES[name]()
 torch.distributed.barrier()

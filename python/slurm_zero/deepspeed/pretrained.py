@@ -18,8 +18,8 @@ from . import init
 def replace_loading(modeling: ModuleType) -> None:
     stock_load = modeling.load_state_dict
     stock_into = getattr(modeling, "_load_state_dict_into_zero3_model", None)
-    if stock_into is None:
-        return
+    if stock_into is None or hasattr(stock_load, "__wrapped__"):
+        return  # an old one, or done before
 
     @functools.wraps(stock_load)
     def load_state_dict(checkpoint_file: Any, *args: Any, **kwargs: Any) -> dict[str, Any]:
