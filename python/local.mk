@@ -30,6 +30,7 @@ PYTHON_DEEPSPEED_FILES = \
 	python/slurm_zero/deepspeed/__init__.py \
 	python/slurm_zero/deepspeed/convert.py \
 	python/slurm_zero/deepspeed/foreign.py \
+	python/slurm_zero/deepspeed/foreign_files.py \
 	python/slurm_zero/deepspeed/moved.py \
 	python/slurm_zero/deepspeed/zero_to_fp32.py
 TORCH_TESTS = \

@@ -5,7 +5,8 @@ foreign.py read FOLDER...: their values are DeepSpeed's own
 foreign.py convert FOLDER...: zero_to_fp32 makes of them what DeepSpeed's makes
 foreign.py refused FOLDER...: what is damaged, missing, mixed or hostile is refused with a sentence
 foreign.py restore FOLDER...: each rank of any number restores its parts
-foreign.py go_on FOLDER...: training goes on with DeepSpeed's losses"""
+foreign.py go_on FOLDER...: training goes on with DeepSpeed's losses
+foreign.py own FOLDER...: zero_to_fp32 of what zero.save has written there"""
 
 import contextlib
 import io
@@ -99,13 +100,16 @@ def same(found, wanted, folder):
 
 
 def converted(folder):
-    script = os.path.join(os.path.dirname(convert.__file__), "zero_to_fp32.py")
+    from deepspeed.utils import zero_to_fp32
+
+    convert_it = convert.convert_zero_checkpoint_to_fp32_state_dict
     theirs, ours = os.path.join(folder, "theirs"), os.path.join(folder, "ours")
-    own = os.path.join(folder, "zero_to_fp32.py")
-    run_script(own, folder, theirs)
-    run_script(script, folder, ours)
-    run_script(script, folder, ours, "--safe_serialization", "-t", "global_step5")
-    run_script(script, folder, f"{ours}.cut", "--safe_serialization", "--max_shard_size", "4KB")
+    with contextlib.redirect_stdout(io.StringIO()):
+        zero_to_fp32.convert_zero_checkpoint_to_fp32_state_dict(folder, theirs)
+    script = os.path.join(os.path.dirname(convert.__file__), "zero_to_fp32.py")
+    run_script(script, folder, ours, "-t", "global_step5")
+    convert_it(folder, ours, safe_serialization=True)
+    convert_it(folder, f"{ours}.cut", safe_serialization=True, max_shard_size="4KB")
     wanted = load_all(theirs, "pytorch_model.bin")
     if "stage1" in folder:  # DeepSpeed leaves out what is frozen
         found = foreign.Checkpoint(foreign.find(folder))
@@ -306,11 +310,41 @@ def go_on(folder):
         assert worst < 1e-6 * said["losses"][0], (folder, kind, losses, said["losses"])
 
 
+def own(folder):
+    torch.manual_seed(3)
+    model = shard()
+    optimizer = make(model, zero.AdamW)
+    model(batch(0, dist.get_rank())).backward()
+    optimizer.step()
+    zero.save(model, optimizer, os.path.join(folder, "tag"))
+    values = {name: getattr(p, "full_tensor", p.clone)()
+              for name, p in (*model.named_parameters(), *model.named_buffers())}
+    if dist.get_rank() == 0:
+        expect(["has no checkpoint"], lambda: convert.open_checkpoint(folder))
+        with open(os.path.join(folder, "latest"), "w", encoding="utf-8") as file:
+            file.write("tag")
+        same(convert.get_fp32_state_dict_from_zero_checkpoint(folder), values, folder)
+        engine = {"shared_params": {"head.weight": "embed.weight"},
+                  "frozen": ["frozen.weight", "frozen.bias"]}
+        torch.save(engine, os.path.join(folder, "tag", "engine_rank_0.pt"))
+        made = os.path.join(folder, "made")
+        convert.convert_zero_checkpoint_to_fp32_state_dict(folder, made, max_shard_size=4000)
+        values["head.weight"] = values["embed.weight"]
+        same(convert.get_fp32_state_dict_from_zero_checkpoint(
+            folder, "tag", exclude_frozen_parameters=True),
+            {n: v for n, v in values.items() if not n.startswith("frozen")}, folder)
+        same(load_all(made, "pytorch_model.bin"), values, folder)
+        path = convert.open_checkpoint(folder)._files[-1].path
+        os.truncate(path, os.path.getsize(path) - 9000)
+        expect([path, "truncated"], lambda: convert.get_fp32_state_dict_from_zero_checkpoint(
+            folder))
+
+
 if __name__ == "__main__":
-    if sys.argv[1] in ("restore", "go_on"):
+    if sys.argv[1] in ("restore", "go_on", "own"):
         zero.init()
     deeds = {"read": read, "convert": converted, "refused": refused, "restore": restore,
-             "go_on": go_on}
+             "go_on": go_on, "own": own}
     for path in sys.argv[2:]:
         deeds[sys.argv[1]](path)
     print(f"{sys.argv[1]}: {len(sys.argv) - 2} checkpoints")

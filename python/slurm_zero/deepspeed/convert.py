@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Whole f32 values of a checkpoint, DeepSpeed's or slurm_zero's, for programs that have neither. The
-functions have the names and arguments of DeepSpeed's zero_to_fp32, and read one parameter at a
-time."""
+"""Whole f32 values of a checkpoint of DeepSpeed or slurm_zero, for programs that have neither. The
+functions have the names and arguments of DeepSpeed's zero_to_fp32."""
 
 from __future__ import annotations
 
@@ -19,6 +18,7 @@ import torch
 
 from .. import _checkpoint, _unsharded
 from . import foreign
+from .foreign_files import CheckpointError, load_file
 
 _UNITS = {"KB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12, "": 1}
 
@@ -31,7 +31,8 @@ class Own:
             manifest = json.load(file)
         self.path = path
         self.shapes = {t["name"]: tuple(t["shape"]) for t in manifest["tensors"]}
-        self.frozen = {t["name"] for t in manifest["tensors"] if not t["trainable"]}
+        # Those of an engine are in a file of its own.
+        self.frozen: set[str] = set()
         self.shared: dict[str, str] = {}
         self._files = [_Safetensors(os.path.join(path, f["name"])) for f in manifest["files"]]
         self.buffers: dict[str, torch.Tensor] = _buffers(os.path.join(path, "user"))
@@ -44,7 +45,7 @@ class Own:
         parts = [f.tensor(key) for f in self._files if key in f.header]
         found = torch.cat(parts) if parts else torch.empty(0)
         if found.numel() != math.prod(self.shapes[name]):
-            raise foreign.CheckpointError(
+            raise CheckpointError(
                 f"{self.path} has {found.numel()} elements of {name}, not "
                 f"{math.prod(self.shapes[name])}"
             )
@@ -64,7 +65,7 @@ class _Safetensors:
         entry = self.header[key]
         first, end = entry["data_offsets"]
         if self._begin + end > len(self._map):
-            raise foreign.CheckpointError(f"{self.path} is truncated: {key} is not all there")
+            raise CheckpointError(f"{self.path} is truncated: {key} is not all there")
         dtype = _unsharded.DTYPES[entry["dtype"]]
         count = math.prod(entry["shape"])
         if not count:
@@ -94,13 +95,14 @@ def open_checkpoint(folder: str, tag: str | None = None) -> Any:
             tag = file.read().strip()
     path, _ = _checkpoint._find(os.path.join(folder, tag or ""))
     if path is None:
-        raise foreign.CheckpointError(
+        raise CheckpointError(
             f"{os.path.join(folder, tag or '')} has no checkpoint, of DeepSpeed or slurm_zero"
         )
     found = Own(path)
     state = os.path.join(folder, tag or "", "engine_rank_0.pt")
     if os.path.exists(state):
-        found.shared = foreign.load_file(state).get("shared_params") or {}
+        engine = load_file(state)
+        found.shared, found.frozen = engine["shared_params"], set(engine["frozen"])
     return found
 
 

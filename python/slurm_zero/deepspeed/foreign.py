@@ -5,18 +5,16 @@ more, and DeepSpeed need not be installed."""
 
 from __future__ import annotations
 
-import argparse
 import glob
 import math
 import os
 import re
-import zipfile
 from collections.abc import Iterator
 from typing import Any
 
 import torch
 
-from .. import _zero
+from .foreign_files import CheckpointError, load_file, verify_file, written
 
 Tensors = list[torch.Tensor]  # flat, one behind the other
 
@@ -31,72 +29,6 @@ _OWN = {
 }
 
 
-class CheckpointError(_zero.Error):
-    """A checkpoint of DeepSpeed cannot be read. The sentence names the file."""
-
-
-class _Attributes:
-    """What an object of a class of DeepSpeed is read as."""
-
-
-_STAND_INS = [(_Attributes, f"deepspeed.{name}") for name in (
-    "runtime.fp16.loss_scaler.DynamicLossScaler", "runtime.fp16.loss_scaler.LossScaler",
-    "utils.tensor_fragment.fragment_address",
-)] + [(int, "deepspeed.runtime.zero.config.ZeroStageEnum"), argparse.Namespace]
-
-
-def _allowed(path: str) -> str:
-    """A part of the sentence about a file that was refused."""
-    try:
-        names = torch.serialization.get_unsafe_globals_in_checkpoint(path)
-    except Exception:
-        return ""
-    known = {name for _, name in _STAND_INS[:-1]} | {"argparse.Namespace"}
-    return ", ".join(name for name in names if name not in known)
-
-
-def load_file(path: str) -> Any:
-    """What a file of torch.save has, mapped. No code of it runs, unless torch's own variable
-    TORCH_FORCE_NO_WEIGHTS_ONLY_LOAD allows it, which programs that load such files have set."""
-    forced = os.environ.get("TORCH_FORCE_NO_WEIGHTS_ONLY_LOAD", "0")
-    trusted = forced.lower() in ("1", "y", "yes", "true")
-    if not os.path.isfile(path):
-        raise CheckpointError(f"{path} is missing")
-    if not zipfile.is_zipfile(path):
-        raise CheckpointError(f"{path} is truncated, or no file of torch.save")
-    try:
-        with torch.serialization.safe_globals(_STAND_INS):
-            return torch.load(path, map_location="cpu", mmap=True, weights_only=not trusted)
-    except Exception as error:
-        classes = _allowed(path)
-        if trusted or not classes:
-            raise CheckpointError(f"{path} cannot be read: {error}") from error
-        raise CheckpointError(
-            f"{path} is refused, since reading it would run code: it has {classes}. If it is "
-            "yours, TORCH_FORCE_NO_WEIGHTS_ONLY_LOAD=1 in the environment allows it"
-        ) from None
-
-
-def verify_file(path: str) -> None:
-    """Reads all of a file, and compares the sums that torch.save has written."""
-    stem = os.path.basename(path).removesuffix(".pt")
-    with zipfile.ZipFile(path) as archive:
-        folder = archive.namelist()[0].partition("/")[0]
-        if folder not in (stem, "archive"):
-            raise CheckpointError(f"{path} was written as {folder}.pt: it has another rank's data")
-        if archive.testzip() is not None and not _without_sums(archive):
-            raise CheckpointError(f"{path} is damaged: {archive.testzip()} has another sum")
-
-
-def _without_sums(archive: zipfile.ZipFile) -> bool:
-    """torch.serialization.set_crc32_options(False) leaves them out."""
-    name = next((n for n in archive.namelist() if n.endswith("/version")), None)
-    try:
-        return name is not None and archive.read(name) is None
-    except zipfile.BadZipFile:
-        return True
-
-
 def find(folder: str, tag: str | None = None) -> str | None:
     """The folder of a checkpoint of DeepSpeed, by its tag or the file `latest`, or None."""
     if tag is None:
@@ -108,15 +40,7 @@ def find(folder: str, tag: str | None = None) -> str | None:
                 break
     path = os.path.join(folder, tag or "")
     universal = os.path.isdir(os.path.join(path, "zero"))
-    return path if universal or _files(path, _MODEL) or _files(path, _OPTIMIZER) else None
-
-
-def _files(folder: str, kind: str) -> list[str]:
-    """By the ranks that have written them."""
-    def numbers(path: str) -> list[int]:
-        return [int(n) for n in re.findall("[0-9]+", os.path.basename(path))]
-
-    return sorted(glob.glob(os.path.join(glob.escape(folder), f"*{kind}")), key=numbers)
+    return path if universal or written(path, _MODEL) or written(path, _OPTIMIZER) else None
 
 
 def _count(shape: Any) -> int:
@@ -142,7 +66,7 @@ class Checkpoint:
         self.scaler: dict[str, Any] = {}
         self._parts: dict[tuple[str, str], Tensors] = {}
         self.universal = os.path.isdir(os.path.join(path, "zero"))
-        self._model_files = _files(path, _MODEL)
+        self._model_files = written(path, _MODEL)
         if not self._model_files:
             raise CheckpointError(f"{path} has no file *{_MODEL}")
         self._models = [load_file(file) for file in self._model_files]
@@ -155,7 +79,7 @@ class Checkpoint:
         self.counts = {key: model[key] for key in (
             "global_steps", "global_samples", "skipped_steps"
         ) if key in model}
-        self._optimizer_files = [] if self.universal else _files(path, _OPTIMIZER)
+        self._optimizer_files = [] if self.universal else written(path, _OPTIMIZER)
         if self.universal:
             self._read_universal()
         elif model.get("param_shapes") is None:

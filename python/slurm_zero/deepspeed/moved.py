@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A run of DeepSpeed goes on in slurm_zero: values, moments and steps of its checkpoint are put into
-a sharded model and its optimizer, of which each rank reads what it has."""
+"""A run of DeepSpeed goes on in slurm_zero: a sharded model and its optimizer get the values,
+moments and steps of its checkpoint, of which each rank reads what it has."""
 
 from __future__ import annotations
 
@@ -12,10 +12,11 @@ from torch import nn
 from torch.optim import Optimizer
 
 from .. import _api, _checkpoint, _device, _zero
-from .._adamw import AdamW
+from .._adamw import AdamW, Muon
 from .._param import Param
 from .._tensor import FlatShard
 from . import foreign
+from .foreign_files import CheckpointError
 
 _CHUNK = 1 << 22  # elements
 
@@ -36,7 +37,8 @@ def load(path: str, module: nn.Module, optimizer: Optimizer | None, *,
         names = _match(found, module, strict)
         if optimizer is not None:
             _check_states(found, optimizer, names)
-    except (_zero.Error, OSError, KeyError, ValueError, TypeError, AttributeError) as raised:
+    except (_zero.Error, OSError, KeyError, ValueError, TypeError, AttributeError,
+            NotImplementedError) as raised:
         error = raised
     try:
         _zero.agree(error and (str(error) or repr(error)))
@@ -69,7 +71,7 @@ def _match(found: foreign.Checkpoint, module: nn.Module, strict: bool) -> dict[t
         if name not in found.shapes:
             missing.append(name)
         elif tuple(p.shape) != found.shapes[name]:
-            raise foreign.CheckpointError(
+            raise CheckpointError(
                 f"{found.path} has {name} of the shape {found.shapes[name]}, not {tuple(p.shape)}"
             )
         else:
@@ -81,19 +83,21 @@ def _match(found: foreign.Checkpoint, module: nn.Module, strict: bool) -> dict[t
     unexpected = sorted(set(found.shapes) - known - set(found.shared) - tied)
     if strict and (missing or unexpected):
         what = f"no {missing[0]}" if missing else f"{unexpected[0]}, which the model has not"
-        raise foreign.CheckpointError(f"{found.path} has {what}")
+        raise CheckpointError(f"{found.path} has {what}")
     return names
 
 
 def _check_states(found: foreign.Checkpoint, optimizer: Optimizer,
                   names: dict[torch.Tensor, str]) -> None:
+    if isinstance(optimizer, Muon):
+        raise NotImplementedError("the states of Muon are not restored from DeepSpeed's")
     wanted = ("exp_avg", "exp_avg_sq") if isinstance(optimizer, AdamW) else found.states
     if not found.step:
         return
     for p in (p for group in optimizer.param_groups for p in group["params"]):
         for what in wanted:
             if p in names and not found.has(names[p], what):
-                raise foreign.CheckpointError(
+                raise CheckpointError(
                     f"{found.path} has no {what} of {names[p]}, which the optimizer steps"
                 )
 
