@@ -22,7 +22,7 @@ import torch.distributed as dist
 
 import slurm_zero as zero
 from deepspeed_model import Model, batch, groups
-from slurm_zero.deepspeed import convert, foreign
+from slurm_zero.deepspeed import convert, foreign, foreign_files
 
 WHAT = ("fp32", "exp_avg", "exp_avg_sq")
 
@@ -39,7 +39,7 @@ def order():
 
 
 def read(folder):
-    found, said = foreign.Checkpoint(foreign.find(folder), order()), said_of(folder)
+    found, said = foreign.Checkpoint(foreign_files.find(folder), order()), said_of(folder)
     found.verify()
     assert found.path == os.path.join(folder, "global_step5") or found.universal, found.path
     for what in WHAT:
@@ -112,7 +112,7 @@ def converted(folder):
     convert_it(folder, f"{ours}.cut", safe_serialization=True, max_shard_size="4KB")
     wanted = load_all(theirs, "pytorch_model.bin")
     if "stage1" in folder:  # DeepSpeed leaves out what is frozen
-        found = foreign.Checkpoint(foreign.find(folder))
+        found = foreign.Checkpoint(foreign_files.find(folder))
         wanted.update((n, found.read(n).view(found.shapes[n])) for n in found.frozen)
     same(load_all(ours, "pytorch_model.bin"), wanted, folder)
     same(load_all(ours, "model.safetensors"), wanted, folder)
@@ -142,14 +142,14 @@ class Hostile:
 def expect(words, function):
     try:
         function()
-    except foreign.CheckpointError as error:
+    except foreign_files.CheckpointError as error:
         assert all(word in str(error) for word in words), error
         return
     raise AssertionError(f"no error with {words}")
 
 
 def refused(folder):
-    source = foreign.find(folder)
+    source = foreign_files.find(folder)
     path = f"{folder}.damaged"
 
     def open_copy(words, change):
@@ -240,7 +240,7 @@ def refused(folder):
     os.rmdir(made)
     with open(f"{folder}.damaged/latest", "w", encoding="utf-8") as latest:
         latest.write("gone")
-    assert foreign.find(f"{folder}.damaged") is None
+    assert foreign_files.find(f"{folder}.damaged") is None
 
 
 # -- restoring
@@ -270,7 +270,7 @@ def restore(folder):
         torch.manual_seed(3)
         model = shard()
         optimizer = make(model, kind)
-        found = moved.load(foreign.find(folder), model, optimizer)
+        found = moved.load(foreign_files.find(folder), model, optimizer)
         for name, wanted in said["fp32"].items():
             p = model.get_parameter(name)
             assert torch.equal(p.full_tensor(), wanted.float()), (folder, name)
@@ -293,7 +293,7 @@ def go_on(folder):
         torch.manual_seed(3)
         model = shard()
         optimizer = make(model, kind)
-        moved.load(foreign.find(folder), model, optimizer)
+        moved.load(foreign_files.find(folder), model, optimizer)
         losses = []
         for step in range(5, 10):
             loss = model(batch(step, dist.get_rank()))

@@ -18,7 +18,7 @@ import torch
 
 from .. import _checkpoint, _unsharded
 from . import foreign
-from .foreign_files import CheckpointError, load_file
+from .foreign_files import CheckpointError, find, load_file
 
 _UNITS = {"KB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12, "": 1}
 
@@ -31,6 +31,7 @@ class Own:
             manifest = json.load(file)
         self.path = path
         self.shapes = {t["name"]: tuple(t["shape"]) for t in manifest["tensors"]}
+        self._dtypes = {t["name"]: _unsharded.DTYPES[t["dtype"]] for t in manifest["tensors"]}
         # Those of an engine are in a file of its own.
         self.frozen: set[str] = set()
         self.shared: dict[str, str] = {}
@@ -49,7 +50,10 @@ class Own:
                 f"{self.path} has {found.numel()} elements of {name}, not "
                 f"{math.prod(self.shapes[name])}"
             )
-        return (found.float() if found.is_floating_point() else found)[first:end]
+        return found[first:end]
+
+    def stored(self, name: str) -> torch.dtype:
+        return self._dtypes[name]
 
 
 class _Safetensors:
@@ -84,7 +88,7 @@ def _buffers(path: str) -> dict[str, torch.Tensor]:
 
 def open_checkpoint(folder: str, tag: str | None = None) -> Any:
     """A foreign.Checkpoint or an Own, by its tag or what the file `latest` says."""
-    path = foreign.find(folder, tag)
+    path = find(folder, tag)
     if path is not None:
         found = foreign.Checkpoint(path)
         found.verify()
@@ -109,14 +113,14 @@ def open_checkpoint(folder: str, tag: str | None = None) -> Any:
 class Lazy:
     """A parameter that contiguous() reads."""
 
-    dtype = torch.float32
-
     def __init__(self, found: Any, name: str):
         self._found, self._name = found, name
+        stored = found.stored(name)
+        self.dtype = torch.float32 if stored.is_floating_point else stored
         self.shape = torch.Size(found.shapes[name])
 
     def contiguous(self) -> torch.Tensor:
-        return self._found.read(self._name).view(self.shape)
+        return self._found.read(self._name).to(self.dtype).view(self.shape)
 
 
 def _named(found: Any, exclude_frozen: bool) -> dict[str, Any]:

@@ -15,6 +15,9 @@ import torch
 from .. import _zero
 
 
+MODEL, OPTIMIZER = "_model_states.pt", "_optim_states.pt"
+
+
 class CheckpointError(_zero.Error):
     """A checkpoint of DeepSpeed cannot be read. The sentence names the file."""
 
@@ -87,3 +90,17 @@ def written(folder: str, kind: str) -> list[str]:
         return [int(n) for n in re.findall("[0-9]+", os.path.basename(path))]
 
     return sorted(glob.glob(os.path.join(glob.escape(folder), f"*{kind}")), key=numbers)
+
+
+def find(folder: str, tag: str | None = None) -> str | None:
+    """The folder of a checkpoint of DeepSpeed, by its tag or the file `latest`, or None."""
+    if tag is None:
+        for name in ("latest", "latest_universal"):
+            path = os.path.join(folder, name)
+            if os.path.isfile(path):
+                with open(path, encoding="utf-8") as file:
+                    tag = file.read().strip()
+                break
+    path = os.path.join(folder, tag or "")
+    universal = os.path.isdir(os.path.join(path, "zero"))
+    return path if universal or written(path, MODEL) or written(path, OPTIMIZER) else None

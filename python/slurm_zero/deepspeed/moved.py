@@ -24,9 +24,9 @@ _CHUNK = 1 << 22  # elements
 def load(path: str, module: nn.Module, optimizer: Optimizer | None, *,
          strict: bool = True) -> foreign.Checkpoint:
     """Fills the sharded module and its optimizer, torch's or zero.AdamW, or with None the module
-    alone, from the folder of a checkpoint of DeepSpeed, see foreign.find. Returns what else that
-    has. With `strict` the names must be the same. All ranks call it; nothing is changed if one of
-    them finds a fault."""
+    alone, from the folder of a checkpoint of DeepSpeed, as foreign_files.find returns it. Returns
+    what else that has. With `strict` the names must be the same. All ranks call it; nothing is
+    changed if one of them finds a fault."""
     error, found = None, None
     job = _api._job
     job.layout.update()
@@ -37,13 +37,12 @@ def load(path: str, module: nn.Module, optimizer: Optimizer | None, *,
         names = _match(found, module, strict)
         if optimizer is not None:
             _check_states(found, optimizer, names)
-    except (_zero.Error, OSError, KeyError, ValueError, TypeError, AttributeError,
-            NotImplementedError) as raised:
+    except (_zero.Error, OSError, NotImplementedError) as raised:
         error = raised
     try:
-        _zero.agree(error and (str(error) or repr(error)))
+        _zero.agree(error and str(error))
     except _zero.Error:
-        if isinstance(error, _zero.Error):
+        if error:
             raise error from None
         raise
     with torch.no_grad():
@@ -76,11 +75,9 @@ def _match(found: foreign.Checkpoint, module: nn.Module, strict: bool) -> dict[t
             )
         else:
             names.setdefault(p, name)
-    tied = {name for p, name in names.items()}
-    missing = [n for n in missing if not any(
-        module.get_parameter(n) is p for p in names
-    )]
-    unexpected = sorted(set(found.shapes) - known - set(found.shared) - tied)
+    # A file may have what is tied under one name, or under each.
+    missing = [name for name in missing if module.get_parameter(name) not in names]
+    unexpected = sorted(set(found.shapes) - known - set(found.shared))
     if strict and (missing or unexpected):
         what = f"no {missing[0]}" if missing else f"{unexpected[0]}, which the model has not"
         raise CheckpointError(f"{found.path} has {what}")
