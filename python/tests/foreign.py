@@ -316,17 +316,13 @@ def own(folder):
     optimizer = make(model, zero.AdamW)
     model(batch(0, dist.get_rank())).backward()
     optimizer.step()
-    zero.save(model, optimizer, os.path.join(folder, "tag"))
+    zero.save(model, optimizer, os.path.join(folder, "tag"), extra=convert.described(model))
     values = {name: getattr(p, "full_tensor", p.clone)()
               for name, p in (*model.named_parameters(), *model.named_buffers())}
     if dist.get_rank() == 0:
         expect(["has no checkpoint"], lambda: convert.open_checkpoint(folder))
         with open(os.path.join(folder, "latest"), "w", encoding="utf-8") as file:
             file.write("tag")
-        same(convert.get_fp32_state_dict_from_zero_checkpoint(folder), values, folder)
-        engine = {"shared_params": {"head.weight": "embed.weight"},
-                  "frozen": ["frozen.weight", "frozen.bias"]}
-        torch.save(engine, os.path.join(folder, "tag", "engine_rank_0.pt"))
         made = os.path.join(folder, "made")
         convert.convert_zero_checkpoint_to_fp32_state_dict(folder, made, max_shard_size=4000)
         values["head.weight"] = values["embed.weight"]

@@ -15,10 +15,11 @@ from collections.abc import Iterator
 from typing import Any
 
 import torch
+from torch import nn
 
 from .. import _checkpoint, _unsharded
 from . import foreign
-from .foreign_files import CheckpointError, find, load_file
+from .foreign_files import CheckpointError, find
 
 _UNITS = {"KB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12, "": 1}
 
@@ -32,11 +33,13 @@ class Own:
         self.path = path
         self.shapes = {t["name"]: tuple(t["shape"]) for t in manifest["tensors"]}
         self._dtypes = {t["name"]: _unsharded.DTYPES[t["dtype"]] for t in manifest["tensors"]}
-        # Those of an engine are in a file of its own.
-        self.frozen: set[str] = set()
-        self.shared: dict[str, str] = {}
         self._files = [_Safetensors(os.path.join(path, f["name"])) for f in manifest["files"]]
-        self.buffers: dict[str, torch.Tensor] = _buffers(os.path.join(path, "user"))
+        with open(os.path.join(path, "user"), "rb") as file:
+            extra = json.loads(file.readline())["extra"]
+            self.buffers: dict[str, torch.Tensor] = torch.load(file, weights_only=True)
+        extra = extra if isinstance(extra, dict) else {}
+        self.shared: dict[str, str] = extra.get("shared_params", {})
+        self.frozen = set(extra.get("frozen", ()))
 
     def read(self, name: str, what: str = "fp32", first: int = 0,
              end: int | None = None) -> torch.Tensor:
@@ -77,13 +80,15 @@ class _Safetensors:
         return torch.frombuffer(self._map, dtype=dtype, count=count, offset=self._begin + first)
 
 
-def _buffers(path: str) -> dict[str, torch.Tensor]:
-    """What zero.save has of rank 0's model that is not sharded."""
-    if not os.path.exists(path):
-        return {}
-    with open(path, "rb") as file:
-        file.readline()
-        return torch.load(file, weights_only=True) if file.peek(1) else {}
+def described(module: nn.Module) -> dict[str, Any]:
+    """What an Own finds in the `extra` of zero.save: the other names of tied parameters, and the
+    parameters that are frozen."""
+    first = {p: name for name, p in module.named_parameters()}
+    named = dict(module.named_parameters(remove_duplicate=False))
+    return {
+        "shared_params": {name: first[p] for name, p in named.items() if first[p] != name},
+        "frozen": [name for p, name in first.items() if not p.requires_grad],
+    }
 
 
 def open_checkpoint(folder: str, tag: str | None = None) -> Any:
@@ -102,12 +107,7 @@ def open_checkpoint(folder: str, tag: str | None = None) -> Any:
         raise CheckpointError(
             f"{os.path.join(folder, tag or '')} has no checkpoint, of DeepSpeed or slurm_zero"
         )
-    found = Own(path)
-    state = os.path.join(folder, tag or "", "engine_rank_0.pt")
-    if os.path.exists(state):
-        engine = load_file(state)
-        found.shared, found.frozen = engine["shared_params"], set(engine["frozen"])
-    return found
+    return Own(path)
 
 
 class Lazy:
@@ -152,8 +152,8 @@ def _read(named: dict[str, Any]) -> dict[str, torch.Tensor]:
     return {name: made[id(value)] for name, value in named.items()}
 
 
-def load_state_dict_from_zero_checkpoint(model: torch.nn.Module, checkpoint_dir: str,
-                                         tag: str | None = None) -> torch.nn.Module:
+def load_state_dict_from_zero_checkpoint(model: nn.Module, checkpoint_dir: str,
+                                         tag: str | None = None) -> nn.Module:
     """Fills a model that is not sharded, on the CPU."""
     model = model.cpu()
     model.load_state_dict(get_fp32_state_dict_from_zero_checkpoint(checkpoint_dir, tag),

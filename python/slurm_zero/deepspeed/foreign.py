@@ -14,7 +14,9 @@ from typing import Any
 
 import torch
 
-from .foreign_files import MODEL, OPTIMIZER, CheckpointError, load_file, verify_file, written
+from .foreign_files import (  # noqa: F401, find is for callers
+    MODEL, OPTIMIZER, CheckpointError, find, load_file, verify_file, written,
+)
 
 Tensors = list[torch.Tensor]  # flat, one behind the other
 
@@ -38,8 +40,8 @@ def _count(shape: Any) -> int:
 
 
 class Checkpoint:
-    """A checkpoint of DeepSpeed. `path` is its folder, as foreign_files.find returns it. That of
-    stage 0 names no parameters of its optimizer: `order` has the names of each of its groups.
+    """A checkpoint of DeepSpeed. `path` is its folder, as find returns it. That of stage 0
+    names no parameters of its optimizer: `order` has the names of each of its groups.
 
     shapes: {parameter: shape}; frozen: those that no optimizer steps; shared: {name: the name under
     which that parameter is}; buffers: {name: tensor}; states: the optimizer's, as exp_avg; step: of

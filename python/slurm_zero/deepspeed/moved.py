@@ -24,7 +24,7 @@ _CHUNK = 1 << 22  # elements
 def load(path: str, module: nn.Module, optimizer: Optimizer | None, *,
          strict: bool = True) -> foreign.Checkpoint:
     """Fills the sharded module and its optimizer, torch's or zero.AdamW, or with None the module
-    alone, from the folder of a checkpoint of DeepSpeed, as foreign_files.find returns it. Returns
+    alone, from the folder of a checkpoint of DeepSpeed, as foreign.find returns it. Returns
     what else that has. With `strict` the names must be the same. All ranks call it; nothing is
     changed if one of them finds a fault."""
     error, found = None, None
