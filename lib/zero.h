@@ -1203,8 +1203,8 @@ zero_status zero_set_states(zero_job *job, zero_states states);
 zero_status zero_set_moments(zero_param *param, size_t first, size_t count, const float *exp_avg,
 			     const float *exp_avg_sq);
 /*
- * COLLECTIVE, after zero_layout. Sets the number of steps that the job and these groups have taken, as
- * if zero_restore had. No group may be frozen. With 0 their moments are as before the first step.
+ * COLLECTIVE, after zero_layout. Sets the number of steps that the job and these groups have taken,
+ * as zero_restore does. No group may be frozen. With 0 their moments are as before the first step.
  */
 zero_status zero_set_steps(zero_job *job, zero_group **groups, size_t count, uint64_t steps);
 /*

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The model of the tests of DeepSpeed's checkpoints: odd sizes, tied and frozen parameters, a scalar
-and a buffer."""
+"""The model of the tests of DeepSpeed's checkpoints: odd sizes, tied and frozen parameters, scalars
+and buffers."""
 
 import torch
 from torch import nn

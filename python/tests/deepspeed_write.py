@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""deepspeed_write.py FOLDER NAME...: DeepSpeed itself trains a small model for some steps and saves
-it to FOLDER/NAME, and what it says of its parameters, their moments and its next losses to
-FOLDER/NAME/said.pt. A NAME is the stage, the type and what else is asked for, as stage2_bf16_fp16."""
+"""deepspeed_write.py FOLDER NAME...: DeepSpeed itself trains a small model and saves it to
+FOLDER/NAME, and what it says of its parameters, their moments and its next losses to
+FOLDER/NAME/said.pt. A NAME has the stage, the type and other words, as stage3_fp16_subgroups."""
 
 import os
 import sys

@@ -5,7 +5,8 @@ foreign.py read FOLDER...: their values are DeepSpeed's own
 foreign.py convert FOLDER...: zero_to_fp32 makes of them what DeepSpeed's makes
 foreign.py refused FOLDER...: what is damaged, missing, mixed or hostile is refused with a sentence
 foreign.py restore FOLDER...: each rank of any number restores its parts
-foreign.py go_on FOLDER...: training goes on with DeepSpeed's losses"""
+foreign.py go_on FOLDER...: training goes on with DeepSpeed's losses
+foreign.py own FOLDER...: zero_to_fp32 of what zero.save has written there"""
 
 import contextlib
 import io
@@ -21,7 +22,7 @@ import torch.distributed as dist
 
 import slurm_zero as zero
 from deepspeed_model import Model, batch, groups
-from slurm_zero.deepspeed import convert, foreign
+from slurm_zero.deepspeed import convert, foreign, foreign_files
 
 WHAT = ("fp32", "exp_avg", "exp_avg_sq")
 
@@ -38,7 +39,7 @@ def order():
 
 
 def read(folder):
-    found, said = foreign.Checkpoint(foreign.find(folder), order()), said_of(folder)
+    found, said = foreign.Checkpoint(foreign_files.find(folder), order()), said_of(folder)
     found.verify()
     assert found.path == os.path.join(folder, "global_step5") or found.universal, found.path
     for what in WHAT:
@@ -99,16 +100,19 @@ def same(found, wanted, folder):
 
 
 def converted(folder):
-    script = os.path.join(os.path.dirname(convert.__file__), "zero_to_fp32.py")
+    from deepspeed.utils import zero_to_fp32
+
+    convert_it = convert.convert_zero_checkpoint_to_fp32_state_dict
     theirs, ours = os.path.join(folder, "theirs"), os.path.join(folder, "ours")
-    own = os.path.join(folder, "zero_to_fp32.py")
-    run_script(own, folder, theirs)
-    run_script(script, folder, ours)
-    run_script(script, folder, ours, "--safe_serialization", "-t", "global_step5")
-    run_script(script, folder, f"{ours}.cut", "--safe_serialization", "--max_shard_size", "4KB")
+    with contextlib.redirect_stdout(io.StringIO()):
+        zero_to_fp32.convert_zero_checkpoint_to_fp32_state_dict(folder, theirs)
+    script = os.path.join(os.path.dirname(convert.__file__), "zero_to_fp32.py")
+    run_script(script, folder, ours, "-t", "global_step5")
+    convert_it(folder, ours, safe_serialization=True)
+    convert_it(folder, f"{ours}.cut", safe_serialization=True, max_shard_size="4KB")
     wanted = load_all(theirs, "pytorch_model.bin")
     if "stage1" in folder:  # DeepSpeed leaves out what is frozen
-        found = foreign.Checkpoint(foreign.find(folder))
+        found = foreign.Checkpoint(foreign_files.find(folder))
         wanted.update((n, found.read(n).view(found.shapes[n])) for n in found.frozen)
     same(load_all(ours, "pytorch_model.bin"), wanted, folder)
     same(load_all(ours, "model.safetensors"), wanted, folder)
@@ -138,14 +142,14 @@ class Hostile:
 def expect(words, function):
     try:
         function()
-    except foreign.CheckpointError as error:
+    except foreign_files.CheckpointError as error:
         assert all(word in str(error) for word in words), error
         return
     raise AssertionError(f"no error with {words}")
 
 
 def refused(folder):
-    source = foreign.find(folder)
+    source = foreign_files.find(folder)
     path = f"{folder}.damaged"
 
     def open_copy(words, change):
@@ -236,7 +240,7 @@ def refused(folder):
     os.rmdir(made)
     with open(f"{folder}.damaged/latest", "w", encoding="utf-8") as latest:
         latest.write("gone")
-    assert foreign.find(f"{folder}.damaged") is None
+    assert foreign_files.find(f"{folder}.damaged") is None
 
 
 # -- restoring
@@ -266,7 +270,7 @@ def restore(folder):
         torch.manual_seed(3)
         model = shard()
         optimizer = make(model, kind)
-        found = moved.load(foreign.find(folder), model, optimizer)
+        found = moved.load(foreign_files.find(folder), model, optimizer)
         for name, wanted in said["fp32"].items():
             p = model.get_parameter(name)
             assert torch.equal(p.full_tensor(), wanted.float()), (folder, name)
@@ -289,7 +293,7 @@ def go_on(folder):
         torch.manual_seed(3)
         model = shard()
         optimizer = make(model, kind)
-        moved.load(foreign.find(folder), model, optimizer)
+        moved.load(foreign_files.find(folder), model, optimizer)
         losses = []
         for step in range(5, 10):
             loss = model(batch(step, dist.get_rank()))
@@ -306,11 +310,37 @@ def go_on(folder):
         assert worst < 1e-6 * said["losses"][0], (folder, kind, losses, said["losses"])
 
 
+def own(folder):
+    torch.manual_seed(3)
+    model = shard()
+    optimizer = make(model, zero.AdamW)
+    model(batch(0, dist.get_rank())).backward()
+    optimizer.step()
+    zero.save(model, optimizer, os.path.join(folder, "tag"), extra=convert.described(model))
+    values = {name: getattr(p, "full_tensor", p.clone)()
+              for name, p in (*model.named_parameters(), *model.named_buffers())}
+    if dist.get_rank() == 0:
+        expect(["has no checkpoint"], lambda: convert.open_checkpoint(folder))
+        with open(os.path.join(folder, "latest"), "w", encoding="utf-8") as file:
+            file.write("tag")
+        made = os.path.join(folder, "made")
+        convert.convert_zero_checkpoint_to_fp32_state_dict(folder, made, max_shard_size=4000)
+        values["head.weight"] = values["embed.weight"]
+        same(convert.get_fp32_state_dict_from_zero_checkpoint(
+            folder, "tag", exclude_frozen_parameters=True),
+            {n: v for n, v in values.items() if not n.startswith("frozen")}, folder)
+        same(load_all(made, "pytorch_model.bin"), values, folder)
+        path = convert.open_checkpoint(folder)._files[-1].path
+        os.truncate(path, os.path.getsize(path) - 9000)
+        expect([path, "truncated"], lambda: convert.get_fp32_state_dict_from_zero_checkpoint(
+            folder))
+
+
 if __name__ == "__main__":
-    if sys.argv[1] in ("restore", "go_on"):
+    if sys.argv[1] in ("restore", "go_on", "own"):
         zero.init()
     deeds = {"read": read, "convert": converted, "refused": refused, "restore": restore,
-             "go_on": go_on}
+             "go_on": go_on, "own": own}
     for path in sys.argv[2:]:
         deeds[sys.argv[1]](path)
     print(f"{sys.argv[1]}: {len(sys.argv) - 2} checkpoints")

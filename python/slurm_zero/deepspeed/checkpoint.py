@@ -16,7 +16,7 @@ from torch import nn
 
 from .. import _api
 from .._tensor import FlatShard
-from . import foreign, moved
+from . import foreign_files, moved
 
 _COUNTS = ("global_steps", "global_samples", "skipped_steps")
 _SCALER = ("cur_scale", "cur_iter", "last_overflow_iter", "cur_hysteresis")
@@ -154,7 +154,7 @@ class Checkpoints:
         """All ranks call it. The number of ranks and the stage may be others than at the save."""
         if custom_load_fn is not None:
             raise NotImplementedError("load_checkpoint with custom_load_fn is not supported")
-        path = foreign.find(load_dir, None if tag is None else str(tag))
+        path = foreign_files.find(load_dir, None if tag is None else str(tag))
         if path is not None:
             return path, self._load_foreign(path, load_module_strict, load_optimizer_states,
                                             load_lr_scheduler_states, load_module_only)
@@ -167,7 +167,7 @@ class Checkpoints:
         if _api.restore(_models(), self.optimizer if with_optimizer else None, folder) is None:
             return None, None
         path = _state_file(folder, self.global_rank)
-        state = foreign.load_file(path if os.path.exists(path) else _state_file(folder, 0))
+        state = foreign_files.load_file(path if os.path.exists(path) else _state_file(folder, 0))
         if not load_module_only:
             self._take_state(state, load_lr_scheduler_states)
         return folder, state["client_state"]

@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Whole f32 values of a checkpoint, DeepSpeed's or slurm_zero's, for programs that have neither. The
-functions have the names and arguments of DeepSpeed's zero_to_fp32, and read one parameter at a
-time."""
+"""Whole f32 values of a checkpoint of DeepSpeed or slurm_zero, for programs that have neither. The
+functions have the names and arguments of DeepSpeed's zero_to_fp32."""
 
 from __future__ import annotations
 
@@ -16,9 +15,11 @@ from collections.abc import Iterator
 from typing import Any
 
 import torch
+from torch import nn
 
 from .. import _checkpoint, _unsharded
 from . import foreign
+from .foreign_files import CheckpointError, find
 
 _UNITS = {"KB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12, "": 1}
 
@@ -31,10 +32,14 @@ class Own:
             manifest = json.load(file)
         self.path = path
         self.shapes = {t["name"]: tuple(t["shape"]) for t in manifest["tensors"]}
-        self.frozen = {t["name"] for t in manifest["tensors"] if not t["trainable"]}
-        self.shared: dict[str, str] = {}
+        self._dtypes = {t["name"]: _unsharded.DTYPES[t["dtype"]] for t in manifest["tensors"]}
         self._files = [_Safetensors(os.path.join(path, f["name"])) for f in manifest["files"]]
-        self.buffers: dict[str, torch.Tensor] = _buffers(os.path.join(path, "user"))
+        with open(os.path.join(path, "user"), "rb") as file:
+            extra = json.loads(file.readline())["extra"]
+            self.buffers: dict[str, torch.Tensor] = torch.load(file, weights_only=True)
+        extra = extra if isinstance(extra, dict) else {}
+        self.shared: dict[str, str] = extra.get("shared_params", {})
+        self.frozen = set(extra.get("frozen", ()))
 
     def read(self, name: str, what: str = "fp32", first: int = 0,
              end: int | None = None) -> torch.Tensor:
@@ -44,11 +49,14 @@ class Own:
         parts = [f.tensor(key) for f in self._files if key in f.header]
         found = torch.cat(parts) if parts else torch.empty(0)
         if found.numel() != math.prod(self.shapes[name]):
-            raise foreign.CheckpointError(
+            raise CheckpointError(
                 f"{self.path} has {found.numel()} elements of {name}, not "
                 f"{math.prod(self.shapes[name])}"
             )
-        return (found.float() if found.is_floating_point() else found)[first:end]
+        return found[first:end]
+
+    def stored(self, name: str) -> torch.dtype:
+        return self._dtypes[name]
 
 
 class _Safetensors:
@@ -64,7 +72,7 @@ class _Safetensors:
         entry = self.header[key]
         first, end = entry["data_offsets"]
         if self._begin + end > len(self._map):
-            raise foreign.CheckpointError(f"{self.path} is truncated: {key} is not all there")
+            raise CheckpointError(f"{self.path} is truncated: {key} is not all there")
         dtype = _unsharded.DTYPES[entry["dtype"]]
         count = math.prod(entry["shape"])
         if not count:
@@ -72,18 +80,20 @@ class _Safetensors:
         return torch.frombuffer(self._map, dtype=dtype, count=count, offset=self._begin + first)
 
 
-def _buffers(path: str) -> dict[str, torch.Tensor]:
-    """What zero.save has of rank 0's model that is not sharded."""
-    if not os.path.exists(path):
-        return {}
-    with open(path, "rb") as file:
-        file.readline()
-        return torch.load(file, weights_only=True) if file.peek(1) else {}
+def described(module: nn.Module) -> dict[str, Any]:
+    """What an Own finds in the `extra` of zero.save: the other names of tied parameters, and the
+    parameters that are frozen."""
+    first = {p: name for name, p in module.named_parameters()}
+    named = dict(module.named_parameters(remove_duplicate=False))
+    return {
+        "shared_params": {name: first[p] for name, p in named.items() if first[p] != name},
+        "frozen": [name for p, name in first.items() if not p.requires_grad],
+    }
 
 
 def open_checkpoint(folder: str, tag: str | None = None) -> Any:
     """A foreign.Checkpoint or an Own, by its tag or what the file `latest` says."""
-    path = foreign.find(folder, tag)
+    path = find(folder, tag)
     if path is not None:
         found = foreign.Checkpoint(path)
         found.verify()
@@ -94,27 +104,23 @@ def open_checkpoint(folder: str, tag: str | None = None) -> Any:
             tag = file.read().strip()
     path, _ = _checkpoint._find(os.path.join(folder, tag or ""))
     if path is None:
-        raise foreign.CheckpointError(
+        raise CheckpointError(
             f"{os.path.join(folder, tag or '')} has no checkpoint, of DeepSpeed or slurm_zero"
         )
-    found = Own(path)
-    state = os.path.join(folder, tag or "", "engine_rank_0.pt")
-    if os.path.exists(state):
-        found.shared = foreign.load_file(state).get("shared_params") or {}
-    return found
+    return Own(path)
 
 
 class Lazy:
     """A parameter that contiguous() reads."""
 
-    dtype = torch.float32
-
     def __init__(self, found: Any, name: str):
         self._found, self._name = found, name
+        stored = found.stored(name)
+        self.dtype = torch.float32 if stored.is_floating_point else stored
         self.shape = torch.Size(found.shapes[name])
 
     def contiguous(self) -> torch.Tensor:
-        return self._found.read(self._name).view(self.shape)
+        return self._found.read(self._name).to(self.dtype).view(self.shape)
 
 
 def _named(found: Any, exclude_frozen: bool) -> dict[str, Any]:
@@ -146,8 +152,8 @@ def _read(named: dict[str, Any]) -> dict[str, torch.Tensor]:
     return {name: made[id(value)] for name, value in named.items()}
 
 
-def load_state_dict_from_zero_checkpoint(model: torch.nn.Module, checkpoint_dir: str,
-                                         tag: str | None = None) -> torch.nn.Module:
+def load_state_dict_from_zero_checkpoint(model: nn.Module, checkpoint_dir: str,
+                                         tag: str | None = None) -> nn.Module:
     """Fills a model that is not sharded, on the CPU."""
     model = model.cpu()
     model.load_state_dict(get_fp32_state_dict_from_zero_checkpoint(checkpoint_dir, tag),

@@ -5,22 +5,21 @@ more, and DeepSpeed need not be installed."""
 
 from __future__ import annotations
 
-import argparse
 import glob
 import math
 import os
 import re
-import zipfile
 from collections.abc import Iterator
 from typing import Any
 
 import torch
 
-from .. import _zero
+from .foreign_files import (  # noqa: F401, find is for callers
+    MODEL, OPTIMIZER, CheckpointError, find, load_file, verify_file, written,
+)
 
 Tensors = list[torch.Tensor]  # flat, one behind the other
 
-_MODEL, _OPTIMIZER = "_model_states.pt", "_optim_states.pt"
 # Of a file of the model; all others are the program's own.
 _OWN = {
     "module", "buffer_names", "optimizer", "param_shapes", "frozen_param_shapes", "shared_params",
@@ -31,92 +30,9 @@ _OWN = {
 }
 
 
-class CheckpointError(_zero.Error):
-    """A checkpoint of DeepSpeed cannot be read. The sentence names the file."""
-
-
-class _Attributes:
-    """What an object of a class of DeepSpeed is read as."""
-
-
-_STAND_INS = [(_Attributes, f"deepspeed.{name}") for name in (
-    "runtime.fp16.loss_scaler.DynamicLossScaler", "runtime.fp16.loss_scaler.LossScaler",
-    "utils.tensor_fragment.fragment_address",
-)] + [(int, "deepspeed.runtime.zero.config.ZeroStageEnum"), argparse.Namespace]
-
-
-def _allowed(path: str) -> str:
-    """A part of the sentence about a file that was refused."""
-    try:
-        names = torch.serialization.get_unsafe_globals_in_checkpoint(path)
-    except Exception:
-        return ""
-    known = {name for _, name in _STAND_INS[:-1]} | {"argparse.Namespace"}
-    return ", ".join(name for name in names if name not in known)
-
-
-def load_file(path: str) -> Any:
-    """What a file of torch.save has, mapped. No code of it runs, unless torch's own variable
-    TORCH_FORCE_NO_WEIGHTS_ONLY_LOAD allows it, which programs that load such files have set."""
-    forced = os.environ.get("TORCH_FORCE_NO_WEIGHTS_ONLY_LOAD", "0")
-    trusted = forced.lower() in ("1", "y", "yes", "true")
-    if not os.path.isfile(path):
-        raise CheckpointError(f"{path} is missing")
-    if not zipfile.is_zipfile(path):
-        raise CheckpointError(f"{path} is truncated, or no file of torch.save")
-    try:
-        with torch.serialization.safe_globals(_STAND_INS):
-            return torch.load(path, map_location="cpu", mmap=True, weights_only=not trusted)
-    except Exception as error:
-        classes = _allowed(path)
-        if trusted or not classes:
-            raise CheckpointError(f"{path} cannot be read: {error}") from error
-        raise CheckpointError(
-            f"{path} is refused, since reading it would run code: it has {classes}. If it is "
-            "yours, TORCH_FORCE_NO_WEIGHTS_ONLY_LOAD=1 in the environment allows it"
-        ) from None
-
-
-def verify_file(path: str) -> None:
-    """Reads all of a file, and compares the sums that torch.save has written."""
-    stem = os.path.basename(path).removesuffix(".pt")
-    with zipfile.ZipFile(path) as archive:
-        folder = archive.namelist()[0].partition("/")[0]
-        if folder not in (stem, "archive"):
-            raise CheckpointError(f"{path} was written as {folder}.pt: it has another rank's data")
-        if archive.testzip() is not None and not _without_sums(archive):
-            raise CheckpointError(f"{path} is damaged: {archive.testzip()} has another sum")
-
-
-def _without_sums(archive: zipfile.ZipFile) -> bool:
-    """torch.serialization.set_crc32_options(False) leaves them out."""
-    name = next((n for n in archive.namelist() if n.endswith("/version")), None)
-    try:
-        return name is not None and archive.read(name) is None
-    except zipfile.BadZipFile:
-        return True
-
-
-def find(folder: str, tag: str | None = None) -> str | None:
-    """The folder of a checkpoint of DeepSpeed, by its tag or the file `latest`, or None."""
-    if tag is None:
-        for name in ("latest", "latest_universal"):
-            path = os.path.join(folder, name)
-            if os.path.isfile(path):
-                with open(path, encoding="utf-8") as file:
-                    tag = file.read().strip()
-                break
-    path = os.path.join(folder, tag or "")
-    universal = os.path.isdir(os.path.join(path, "zero"))
-    return path if universal or _files(path, _MODEL) or _files(path, _OPTIMIZER) else None
-
-
-def _files(folder: str, kind: str) -> list[str]:
-    """By the ranks that have written them."""
-    def numbers(path: str) -> list[int]:
-        return [int(n) for n in re.findall("[0-9]+", os.path.basename(path))]
-
-    return sorted(glob.glob(os.path.join(glob.escape(folder), f"*{kind}")), key=numbers)
+def _attributes(read: Any) -> dict[str, Any]:
+    """Of an object of DeepSpeed, if it is one."""
+    return dict(vars(read)) if hasattr(read, "__dict__") else {}
 
 
 def _count(shape: Any) -> int:
@@ -124,8 +40,8 @@ def _count(shape: Any) -> int:
 
 
 class Checkpoint:
-    """A checkpoint of DeepSpeed. `path` is its folder, as find returns it. That of stage 0 names no
-    parameters of its optimizer: `order` has the names of each of its groups.
+    """A checkpoint of DeepSpeed. `path` is its folder, as find returns it. That of stage 0
+    names no parameters of its optimizer: `order` has the names of each of its groups.
 
     shapes: {parameter: shape}; frozen: those that no optimizer steps; shared: {name: the name under
     which that parameter is}; buffers: {name: tensor}; states: the optimizer's, as exp_avg; step: of
@@ -142,9 +58,18 @@ class Checkpoint:
         self.scaler: dict[str, Any] = {}
         self._parts: dict[tuple[str, str], Tensors] = {}
         self.universal = os.path.isdir(os.path.join(path, "zero"))
-        self._model_files = _files(path, _MODEL)
+        try:
+            self._read()
+        except (AttributeError, IndexError, KeyError, TypeError, ValueError) as error:
+            raise CheckpointError(
+                f"{path} has something else than DeepSpeed writes there: {error!r}"
+            ) from error
+
+    def _read(self) -> None:
+        path = self.path
+        self._model_files = written(path, MODEL)
         if not self._model_files:
-            raise CheckpointError(f"{path} has no file *{_MODEL}")
+            raise CheckpointError(f"{path} has no file *{MODEL}")
         self._models = [load_file(file) for file in self._model_files]
         self._check_models()
         model = self._models[0]
@@ -155,7 +80,7 @@ class Checkpoint:
         self.counts = {key: model[key] for key in (
             "global_steps", "global_samples", "skipped_steps"
         ) if key in model}
-        self._optimizer_files = [] if self.universal else _files(path, _OPTIMIZER)
+        self._optimizer_files = [] if self.universal else written(path, OPTIMIZER)
         if self.universal:
             self._read_universal()
         elif model.get("param_shapes") is None:
@@ -166,7 +91,7 @@ class Checkpoint:
 
     def read(self, name: str, what: str = "fp32", first: int = 0,
              end: int | None = None) -> torch.Tensor:
-        """The elements [first, end) of the flat parameter, or of a state of it, as f32."""
+        """The elements [first, end) of the flat parameter or of a state; of 16 bits as f32."""
         end = _count(self.shapes[name]) if end is None else end
         if (name, what) not in self._parts:
             raise CheckpointError(f"{self.path} has no {what} of {name}")
@@ -174,14 +99,17 @@ class Checkpoint:
         for part in self._parts[name, what]:
             low, high = max(first, at), min(end, at + part.numel())
             if low < high:
-                found.append(part[low - at : high - at].float())
+                found.append(part[low - at : high - at])
             at += part.numel()
         made = torch.cat(found) if found else torch.empty(0)
         if made.numel() != end - first:
             raise CheckpointError(
                 f"{self.path} has {at} elements of {what} of {name}, not {end}"
             )
-        return made
+        return made.float() if made.dtype in (torch.float16, torch.bfloat16) else made
+
+    def stored(self, name: str) -> torch.dtype:
+        return next((part.dtype for part in self._parts[name, "fp32"]), torch.float32)
 
     def has(self, name: str, what: str) -> bool:
         return (name, what) in self._parts
@@ -222,7 +150,7 @@ class Checkpoint:
         ranks = first.get("dp_world_size", len(self._models)) if by_ranks else 1
         if len(self._models) != ranks:
             raise CheckpointError(
-                f"{self.path} has {len(self._models)} files *{_MODEL}, but {ranks} ranks wrote it"
+                f"{self.path} has {len(self._models)} files *{MODEL}, but {ranks} ranks wrote it"
             )
 
     def _add(self, name: str, shape: Any, what: str, parts: Tensors) -> None:
@@ -250,17 +178,11 @@ class Checkpoint:
             self._add(name, shape, "fp32", parts)
             self.frozen.add(name)
 
-    def _take_optimizer(self, optimizer: dict[str, Any], names: list[list[str]]) -> None:
-        """The settings of the optimizer's groups, whose parameters are in `names`."""
-        settings = optimizer["param_groups"]
-        if len(settings) != len(names):
-            raise CheckpointError(
-                f"{self.path} has an optimizer of {len(settings)} groups, and the names of "
-                f"{len(names)}"
-            )
+    def _take_groups(self, optimizer: dict[str, Any], names: list[Any]) -> None:
+        """The settings of the optimizer's groups. Each of its parameters has all of names[i]."""
         self.groups = [
-            {**{k: v for k, v in group.items() if k != "params"}, "names": own}
-            for group, own in zip(settings, names)
+            {**group, "names": [name for i in group["params"] for name in names[i]]}
+            for group in optimizer["param_groups"]
         ]
 
     # -- shards of a stage
@@ -268,20 +190,17 @@ class Checkpoint:
     def _read_shards(self) -> None:
         states = [load_file(file) for file in self._optimizer_files]
         if not states:
-            raise CheckpointError(f"{self.path} has no file *{_OPTIMIZER}")
-        try:
-            shards = [state["optimizer_state_dict"] for state in states]
-            key = "fp32_flat_groups" if "fp32_flat_groups" in shards[0] else (
-                "single_partition_of_fp32_groups")
-            bases = [s.get("base_optimizer_state") or s["optimizer_state_dict"] for s in shards]
-            flats = [s[key] for s in shards]
-            ranks = shards[0]["partition_count"]
-            ranks = set(ranks) if isinstance(ranks, (list, tuple)) else {ranks}
-        except (KeyError, TypeError) as error:
-            raise CheckpointError(f"{self._optimizer_files[0]} has no {error}") from error
+            raise CheckpointError(f"{self.path} has no file *{OPTIMIZER}")
+        shards = [state["optimizer_state_dict"] for state in states]
+        key = "fp32_flat_groups" if "fp32_flat_groups" in shards[0] else (
+            "single_partition_of_fp32_groups")
+        bases = [s.get("base_optimizer_state") or s["optimizer_state_dict"] for s in shards]
+        flats = [s[key] for s in shards]
+        ranks = shards[0]["partition_count"]
+        ranks = set(ranks) if isinstance(ranks, (list, tuple)) else {ranks}
         if ranks != {len(shards)}:
             raise CheckpointError(
-                f"{self.path} has {len(shards)} files *{_OPTIMIZER}, but {max(ranks)} ranks wrote "
+                f"{self.path} has {len(shards)} files *{OPTIMIZER}, but {max(ranks)} ranks wrote "
                 "it: one is missing, or one is of an earlier save"
             )
         for number, file in enumerate(self._optimizer_files):
@@ -293,19 +212,14 @@ class Checkpoint:
                 "convert it with ds_to_universal.py"
             )
         self._same_steps(bases)
-        scaler = shards[0].get("loss_scaler")
-        self.scaler = vars(scaler) if hasattr(scaler, "__dict__") else {}
+        self.scaler = _attributes(shards[0].get("loss_scaler"))
         shapes = self._models[0]["param_shapes"]
         if any(len(flat) != len(shapes) for flat in flats):
             raise CheckpointError(
                 f"{self._optimizer_files[0]} has {len(flats[0])} groups, and the model's file has "
                 f"{len(shapes)}"
             )
-        names = [list(group) for group in shapes]
-        if key == "fp32_flat_groups":
-            groups = [group["params"] for group in bases[0]["param_groups"]]
-            names = [[n for i in indices for n in names[i]] for indices in groups]
-        self._take_optimizer(bases[0], names)
+        self._take_groups(bases[0], shapes)
         for g, of_group in enumerate(shapes):
             every = {"fp32": [flat[g].reshape(-1) for flat in flats]}
             kept = [base["state"].get(g, {}) for base in bases]
@@ -373,8 +287,8 @@ class Checkpoint:
                 f"{group}, of which each rank has {size}"
             )
 
-    def _part_size(self, group: int, every: dict[str, Tensors], shards: list[dict[str, Any]]
-                   ) -> int:
+    def _part_size(self, group: int, every: dict[str, Tensors],
+                   shards: list[dict[str, Any]]) -> int:
         """Elements of each rank. f32 values may be without the padding at the end."""
         if "exp_avg" in every:
             return max(1, every["exp_avg"][0].numel())
@@ -405,38 +319,34 @@ class Checkpoint:
         optimizer = model.get("optimizer")
         if not optimizer or self.order is None:
             return
+        if "fp32_groups_flat" in optimizer:
+            raise CheckpointError(
+                f"{self._model_files[0]} has the masters of a fused optimizer at stage 0, which "
+                "are not supported"
+            )
         base = optimizer.get("optimizer_state_dict", optimizer)
         if "cur_scale" in optimizer:
             self.scaler = {k: v for k, v in optimizer.items() if not isinstance(v, (dict, list))}
-        self._take_optimizer(base, self.order)
-        masters = optimizer.get("fp32_groups")
-        flats = optimizer.get("fp32_groups_flat")
-        for g, (names, group) in enumerate(zip(self.order, base["param_groups"])):
-            of_one = flats is None
-            if len(names) != len(group["params"]) and of_one:
-                raise CheckpointError(
-                    f"{self._model_files[0]} has {len(group['params'])} parameters in group {g} of "
-                    f"its optimizer, not {len(names)}"
-                )
-            at = 0
-            for i, name in enumerate(names):
-                count = _count(self.shapes[name])
-                found = dict(base["state"].get(group["params"][i if of_one else 0], {}))
-                if masters or flats:
-                    found["fp32"] = masters[g][i] if masters else flats[g]
+        groups, masters = base["param_groups"], optimizer.get("fp32_groups")
+        if [len(names) for names in self.order] != [len(group["params"]) for group in groups]:
+            raise CheckpointError(
+                f"{self._model_files[0]} has groups of {[len(g['params']) for g in groups]} "
+                f"parameters in its optimizer, not of {[len(names) for names in self.order]}"
+            )
+        self.groups = [{**group, "names": names} for group, names in zip(groups, self.order)]
+        for g, group in enumerate(self.groups):
+            for i, name in enumerate(group["names"]):
+                found = dict(base["state"].get(group["params"][i], {}))
                 self.step = max(self.step, int(found.pop("step", 0)))
+                if masters:
+                    found["fp32"] = masters[g][i]
                 for what, value in found.items():
-                    if not isinstance(value, torch.Tensor):
-                        continue
-                    flat = value.reshape(-1)
-                    flat = flat if of_one else flat[at : at + count]
-                    if flat.numel() != count:
+                    if tuple(value.shape) != self.shapes[name]:
                         raise CheckpointError(
-                            f"{self._model_files[0]} has {flat.numel()} elements of {what} for "
-                            f"{name}, not {count}: its optimizer has another order"
+                            f"{self._model_files[0]} has {what} of the shape {tuple(value.shape)} "
+                            f"for {name}: its optimizer has another order"
                         )
-                    self._add(name, self.shapes[name], what, [flat])
-                at += count
+                    self._add(name, value.shape, what, [value.reshape(-1)])
 
     def _read_universal(self) -> None:
         folder = os.path.join(self.path, "zero")
@@ -470,15 +380,8 @@ class Checkpoint:
         base = state.get("base_optimizer_state") or state.get("optimizer_state_dict") or state
         for found in base.get("state", {}).values():
             self.step = max(self.step, int(found.get("step", 0)))
-        scaler = state.get("loss_scaler")
-        self.scaler = vars(scaler) if hasattr(scaler, "__dict__") else {}
-        names = [list(group) for group in self._models[0].get("param_shapes") or ()]
-        if len(names) == len(base["param_groups"]):
-            self._take_optimizer(base, names)
-        elif all(len(g["params"]) for g in base["param_groups"]):
-            self._take_optimizer(base, [
-                [n for i in g["params"] for n in names[i]] for g in base["param_groups"]
-            ])
+        self.scaler = _attributes(state.get("loss_scaler"))
+        self._take_groups(base, self._models[0]["param_shapes"])
 
 
 def _universal_folders(folder: str) -> Iterator[tuple[str, dict[str, str]]]:

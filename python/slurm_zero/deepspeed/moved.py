@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A run of DeepSpeed goes on in slurm_zero: values, moments and steps of its checkpoint are put into
-a sharded model and its optimizer, of which each rank reads what it has."""
+"""A run of DeepSpeed goes on in slurm_zero: a sharded model and its optimizer get the values,
+moments and steps of its checkpoint, of which each rank reads what it has."""
 
 from __future__ import annotations
 
@@ -12,10 +12,11 @@ from torch import nn
 from torch.optim import Optimizer
 
 from .. import _api, _checkpoint, _device, _zero
-from .._adamw import AdamW
+from .._adamw import AdamW, Muon
 from .._param import Param
 from .._tensor import FlatShard
 from . import foreign
+from .foreign_files import CheckpointError
 
 _CHUNK = 1 << 22  # elements
 
@@ -23,9 +24,9 @@ _CHUNK = 1 << 22  # elements
 def load(path: str, module: nn.Module, optimizer: Optimizer | None, *,
          strict: bool = True) -> foreign.Checkpoint:
     """Fills the sharded module and its optimizer, torch's or zero.AdamW, or with None the module
-    alone, from the folder of a checkpoint of DeepSpeed, see foreign.find. Returns what else that
-    has. With `strict` the names must be the same. All ranks call it; nothing is changed if one of
-    them finds a fault."""
+    alone, from the folder of a checkpoint of DeepSpeed, as foreign.find returns it. Returns
+    what else that has. With `strict` the names must be the same. All ranks call it; nothing is
+    changed if one of them finds a fault."""
     error, found = None, None
     job = _api._job
     job.layout.update()
@@ -36,12 +37,12 @@ def load(path: str, module: nn.Module, optimizer: Optimizer | None, *,
         names = _match(found, module, strict)
         if optimizer is not None:
             _check_states(found, optimizer, names)
-    except (_zero.Error, OSError, KeyError, ValueError, TypeError, AttributeError) as raised:
+    except (_zero.Error, OSError, NotImplementedError) as raised:
         error = raised
     try:
-        _zero.agree(error and (str(error) or repr(error)))
+        _zero.agree(error and str(error))
     except _zero.Error:
-        if isinstance(error, _zero.Error):
+        if error:
             raise error from None
         raise
     with torch.no_grad():
@@ -69,31 +70,31 @@ def _match(found: foreign.Checkpoint, module: nn.Module, strict: bool) -> dict[t
         if name not in found.shapes:
             missing.append(name)
         elif tuple(p.shape) != found.shapes[name]:
-            raise foreign.CheckpointError(
+            raise CheckpointError(
                 f"{found.path} has {name} of the shape {found.shapes[name]}, not {tuple(p.shape)}"
             )
         else:
             names.setdefault(p, name)
-    tied = {name for p, name in names.items()}
-    missing = [n for n in missing if not any(
-        module.get_parameter(n) is p for p in names
-    )]
-    unexpected = sorted(set(found.shapes) - known - set(found.shared) - tied)
+    # A file may have what is tied under one name, or under each.
+    missing = [name for name in missing if module.get_parameter(name) not in names]
+    unexpected = sorted(set(found.shapes) - known - set(found.shared))
     if strict and (missing or unexpected):
         what = f"no {missing[0]}" if missing else f"{unexpected[0]}, which the model has not"
-        raise foreign.CheckpointError(f"{found.path} has {what}")
+        raise CheckpointError(f"{found.path} has {what}")
     return names
 
 
 def _check_states(found: foreign.Checkpoint, optimizer: Optimizer,
                   names: dict[torch.Tensor, str]) -> None:
+    if isinstance(optimizer, Muon):
+        raise NotImplementedError("the states of Muon are not restored from DeepSpeed's")
     wanted = ("exp_avg", "exp_avg_sq") if isinstance(optimizer, AdamW) else found.states
     if not found.step:
         return
     for p in (p for group in optimizer.param_groups for p in group["params"]):
         for what in wanted:
             if p in names and not found.has(names[p], what):
-                raise foreign.CheckpointError(
+                raise CheckpointError(
                     f"{found.path} has no {what} of {names[p]}, which the optimizer steps"
                 )
 
