@@ -284,7 +284,8 @@ def saved():
     """Checkpoints by tags, with states of the program; the training goes on as it would have."""
     engine = saving()
     train("saved", engine, steps=3)
-    assert engine.save_checkpoint(f"{folder}/saved", client_state={"told": [1, "two"], "rank": rank})
+    state = {"told": [1, "two"], "rank": rank}
+    assert engine.save_checkpoint(f"{folder}/saved", client_state=state)
     tag = f"global_step{engine.global_steps}"
     assert open(f"{folder}/saved/latest", encoding="ascii").read() == tag
     train("saved", engine, steps=2, first=3)
@@ -306,6 +307,25 @@ def saved():
     tell("saved", "counts", engine.global_steps)
     if stage != 3:  # where DeepSpeed loads nothing
         tell("saved", "module", engine(batch(7)).item())
+
+
+@case
+def direct():
+    """backward() of the loss itself."""
+    engine = saving()
+    for step in range(4):
+        for micro in range(2):
+            loss = engine(batch(10 * step + micro))
+            loss.backward()
+            engine.step()
+        tell("direct", f"loss.{step}", loss.item(), float(engine.get_global_grad_norm()))
+    if hasattr(engine, "scale"):
+        engine = saving(fp16={"enabled": True, "loss_scale": 128}, zero_optimization=LINEAR)
+        for step in range(2):
+            for micro in range(2):
+                engine.scale(engine(batch(10 * step + micro))).backward()
+                engine.step()
+        tell("direct", "scaled", float(engine.get_global_grad_norm()))
 
 
 # DeepSpeed's own of stage 3 adds a bias after it has rounded.

@@ -15,7 +15,8 @@ def tell(why: str | None) -> None:
     """Whose the engine is, once."""
     whose = "slurm_zero's" if why is None else f"DeepSpeed's own: {why}"
     if whose not in _told and os.environ.get("RANK", "0") == "0":
-        _start.tell(f"DeepSpeed's engine is {whose} (--zero-deepspeed={_start.settings['deepspeed']})")
+        option = f"--zero-deepspeed={_start.settings['deepspeed']}"
+        _start.tell(f"DeepSpeed's engine is {whose} ({option})")
     _told.add(whose)
 
 

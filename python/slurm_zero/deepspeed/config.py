@@ -133,8 +133,8 @@ def why_not(config: dict[str, Any], model: torch.nn.Module | None = None,
     if wanted == "keep":
         return "so it was asked for"
     if not VERSIONS[0] <= version() < VERSIONS[1]:
-        first, last = (".".join(map(str, v)) for v in VERSIONS)
-        return f"DeepSpeed {'.'.join(map(str, version()))} was not tried; from {first} to before {last}"
+        first, last, own = (".".join(map(str, v)) for v in (*VERSIONS, version()))
+        return f"DeepSpeed {own} was not tried; from {first} to before {last}"
     if wanted == "auto" and _overlay.has_gpus():
         return "the job has GPUs, which need --zero-deepspeed=replace so far"
     reasons = [f"the argument {name} is not supported" for name, v in others.items()

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """DeepSpeed's engine on libzero. It is a DeepSpeedEngine, whose configuration, getters, schedulers,
-loss scaler, data loader and monitor it uses; all that has to do with parameters is replaced, so that
-DeepSpeedEngine.__init__ is not called."""
+loss scaler, data loader and monitor it uses; all that has to do with parameters is replaced, so
+that DeepSpeedEngine.__init__ is not called."""
 
 from __future__ import annotations
 
@@ -37,11 +37,11 @@ class Engine(Checkpoints, DeepSpeedEngine):
     mpu = mesh_device = losses = loss_scaler = checkpoint_engine = random_ltd_scheduler = None
     optimizer = basic_optimizer = lr_scheduler = training_dataloader = None
     loaded_checkpoint_mp_world_size = loaded_checkpoint_dp_world_size = None
-    all_to_all_group = moe_layers = _python_gc_generation = _is_gradient_accumulation_boundary = None
-    _global_grad_norm = torch_autocast_z0_gradscaler = None
+    all_to_all_group = moe_layers = _python_gc_generation = None
+    _is_gradient_accumulation_boundary = _global_grad_norm = torch_autocast_z0_gradscaler = None
     enable_backward_allreduce = gradient_average = warn_unscaled_loss = True
     inside_no_sync_ctxt = has_moe_layers = zenflow = pipeline_parallelism = use_ds_comm = False
-    dont_change_device = _step_applied = _running_engine_step = _is_compiled = False
+    dont_change_device = _scaled = _step_applied = _running_engine_step = _is_compiled = False
     _deepcompile_active = _deepcompile_native_initialized = False
     global_steps = global_samples = micro_steps = skipped_steps = _unmanaged_backward_count = 0
     checkpoint_mp_rank = 0
@@ -110,22 +110,34 @@ class Engine(Checkpoints, DeepSpeedEngine):
     def forward(self, *inputs: Any, **kwargs: Any) -> Any:
         if self.training_dataloader is None:
             self.tput_timer.start()
+        if torch.is_grad_enabled():
+            # For a backward without the engine's, whose loss is not divided.
+            self._set_reduction(self.world_size * self.gradient_accumulation_steps())
         return self.module(*inputs, **kwargs)
 
+    def _set_reduction(self, divide: int) -> None:
+        """Whether gradients are reduced by the next backward pass, as the stage has it, or stay
+        where they are, and what their sums are divided by."""
+        reduces = self.zero_optimization_stage() >= 2 or self.is_gradient_accumulation_boundary()
+        reduces = reduces or not self.managed_gradient_accumulation()
+        for group in self.module._groups():
+            group.sync = group.all_reduce = reduces and not self.inside_no_sync_ctxt
+            group.divide = divide
+
     def scale(self, loss: torch.Tensor) -> torch.Tensor:
+        self._scaled = True
         return loss if self.loss_scaler is None else loss.float() * self.loss_scaler.cur_scale
 
     def backward(self, loss: torch.Tensor, *_: Any, retain_graph: bool = False,
                  scale_wrt_gas: bool = True, **__: Any) -> torch.Tensor:
-        assert self.optimizer is not None, "must provide optimizer during init in order to use backward"
+        assert self.optimizer is not None, (
+            "must provide optimizer during init in order to use backward"
+        )
         if scale_wrt_gas:
             loss = loss / self.gradient_accumulation_steps()
         if not self.managed_gradient_accumulation():
             self._unmanaged_backward_count += 1
-        # Else gradients of micro-batches stay where they are, as the stage has it.
-        reduces = self.zero_optimization_stage() >= 2 or self.is_gradient_accumulation_boundary()
-        reduces = reduces or not self.managed_gradient_accumulation()
-        self.module.set_requires_gradient_sync(reduces and not self.inside_no_sync_ctxt)
+        self._set_reduction(self.world_size)
         self.scale(loss).backward(retain_graph=retain_graph)
         return loss
 
@@ -163,6 +175,12 @@ class Engine(Checkpoints, DeepSpeedEngine):
 
     @torch.no_grad()
     def _take_model_step(self, lr_kwargs: dict[str, Any] | None) -> None:
+        if self.loss_scaler is not None and not self._scaled:
+            raise RuntimeError(
+                "Loss scaling is required for this configuration, but backward() was called "
+                "directly: use engine.backward(loss) or engine.scale(loss).backward()"
+            )
+        self._scaled = False
         gradients = [p.grad._local_tensor for p in self._params() if p.grad is not None]
         gradients = [g for g in gradients if g.numel()]
         scale = 1.0 if self.loss_scaler is None else self.loss_scaler.cur_scale

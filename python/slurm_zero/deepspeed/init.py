@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""zero.Init and GatheredParameters. A parameter of zero.Init is empty, and has a source of its values
-until initialize shards it: a file of safetensors, of which each rank then reads its part alone, or an
-even part of them on each rank. So what a program ties, resizes or freezes before needs nothing."""
+"""zero.Init and GatheredParameters. A parameter of zero.Init is empty, and has a source of its
+values until initialize shards it: a file of safetensors, of which each rank then reads its part
+alone, or an even part of them on each rank. So what a program ties, resizes or freezes before needs
+nothing."""
 
 from __future__ import annotations
 
@@ -186,8 +187,9 @@ class GatheredParameters(stock.GatheredParameters):
         elif any(p.ds_enable_sanity_checks and full._version != self._versions[p]
                  for p, full in whole.items()):
             raise RuntimeError(
-                "Detected in-place modification of ZeRO-3 parameters inside GatheredParameters with "
-                "modifier_rank=None. Use modifier_rank=<rank> to broadcast updates across ranks."
+                "Detected in-place modification of ZeRO-3 parameters inside GatheredParameters "
+                "with modifier_rank=None. Use modifier_rank=<rank> to broadcast updates across "
+                "ranks."
             )
         return result
 

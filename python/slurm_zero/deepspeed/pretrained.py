@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """from_pretrained of Transformers under ZeRO-3: it reads the names of the files' tensors alone, and
-parameters remember them. Each rank reads its part of the values when initialize shards the model."""
+parameters remember them. Each rank reads its part of the values when initialize shards the
+model."""
 
 from __future__ import annotations
 

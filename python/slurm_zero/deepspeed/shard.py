@@ -121,7 +121,8 @@ def _mark(sharded: FlatShard, p: nn.Parameter, number: int) -> None:
     """Libraries look for these attributes before they use GatheredParameters."""
     sharded.ds_id = getattr(p, "ds_id", number)
     sharded.ds_shape, sharded.ds_numel = sharded.shape, sharded.numel()
-    sharded.ds_param_type, sharded.ds_status = ZeroParamType.PARTITIONED, ZeroParamStatus.NOT_AVAILABLE
+    sharded.ds_param_type = ZeroParamType.PARTITIONED
+    sharded.ds_status = ZeroParamStatus.NOT_AVAILABLE
     sharded.ds_tensor, sharded.ds_persist = sharded._local_tensor, False
     sharded.ds_enable_sanity_checks = getattr(p, "ds_enable_sanity_checks", False)
 
@@ -146,7 +147,8 @@ def shard(model: nn.Module, stage: int, settings: str, wanted: torch.dtype) -> C
     changed: Changed = {}
     for number, (param, p) in enumerate(params.items()):
         changed[p] = param.sharded
-        own = {k: v for k, v in vars(p).items() if not callable(v) and not k.startswith(("ds_", "_zero_"))}
+        own = {k: v for k, v in vars(p).items()
+               if not callable(v) and not k.startswith(("ds_", "_zero_"))}
         vars(param.sharded).update(own)
         if stage == 3:
             _mark(param.sharded, p, number)
