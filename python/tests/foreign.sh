@@ -17,7 +17,8 @@ written() {
 universal() {
 	"$TORCH_PYTHON" -m deepspeed.checkpoint.ds_to_universal --inject_missing_state \
 		--input_folder "$scratch/$1/global_step5" --output_folder "$scratch/$1/universal" \
-		>"$scratch/out" 2>&1 || fail "ds_to_universal of $1: $(<"$scratch/out")"
+		--num_extract_workers 1 --num_merge_workers 1 >"$scratch/out" 2>&1 ||
+		fail "ds_to_universal of $1: $(<"$scratch/out")"
 	echo "$scratch/$1/universal"
 }
 
@@ -35,7 +36,8 @@ every+=("$(universal 2/stage1_bf16)" "$(universal 3/stage3_bf16_small)")
 run_ranks alone foreign read "${every[@]}"
 run_ranks alone foreign convert "$scratch/2/stage1_bf16" "$scratch/3/stage3_bf16_small"
 run_ranks alone foreign refused "$scratch/2/stage2_f32" "$scratch/2/stage3_f32"
-run_ranks 3 foreign restore "${every[@]}"
+run_ranks 3 foreign restore "$scratch/2/stage0_fp16" "$scratch/2/stage1_bf16" "${every[-1]}"
+long 3 foreign restore "${every[@]}"
 ZERO_STAGE=1 long 2 foreign restore "$scratch/2/stage2_f32" "$scratch/3/stage3_bf16_small"
 mkdir "$scratch/own"
 run_ranks 2 foreign own "$scratch/own"
