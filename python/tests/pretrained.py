@@ -257,10 +257,7 @@ def accelerated():
     if stage < 3:
         steps("accelerated.again")
     assert isinstance(model, deepspeed.DeepSpeedEngine)
-    assert accelerator.is_main_process == bool(state) or stage < 3
-    model.eval()
-    gathered = accelerator.gather_for_metrics(torch.tensor([float(rank)]))
-    tell("accelerated", "gathered", *gathered.tolist())
+    assert (rank == 0) == bool(state) or stage < 3
 
 
 for name in sys.argv[3:]:
