@@ -243,8 +243,11 @@ tests_unit_test_restart_LDFLAGS = -Wl,--wrap=clock_gettime,--wrap=sigtimedwait \
 tests_unit_test_restart_LDADD = lib/libzerocore.la $(UNIT_LIBS)
 
 tests_unit_test_recover_SOURCES = tests/unit/test_recover.c launcher/recover/choose.c \
-	launcher/recover/listen.c launcher/text.c
+	launcher/plan/find.c launcher/plan/script.c launcher/recover/listen.c launcher/recover/nodes.c \
+	launcher/text.c
+tests_unit_test_recover_CPPFLAGS = $(AM_CPPFLAGS) -DZERO_LIBDIR=\"$(libdir)\"
 tests_unit_test_recover_CFLAGS = $(UNIT_CFLAGS)
+tests_unit_test_recover_LDFLAGS = -Wl,--wrap=connect
 tests_unit_test_recover_LDADD = lib/libzerocore.la $(UNIT_LIBS)
 
 tests_unit_test_task_gpus_SOURCES = tests/unit/test_task_gpus.c tests/unit/device_groups.h \

@@ -111,8 +111,10 @@ static void read_notices(struct restarts *restarts)
 	struct zero_loss_notice notice;
 
 	if (listen_read(&restarts->listener, (int)restarts->restart, &notice) &&
-	    !restarts->noticed_at)
+	    !restarts->noticed_at) {
+		restarts->recovery->notice = notice;
 		restarts->noticed_at = restarts->look_at = zero_seconds();
+	}
 }
 
 /* Waits for a signal or a notice, and acts on it. */
@@ -152,6 +154,8 @@ static int run_once(struct restarts *restarts)
 	int ended = 0;
 
 	restarts->noticed_at = restarts->look_at = 0;
+	if (restarts->recovery)
+		restarts->recovery->notice = (struct zero_loss_notice){.step = ZERO_NO_STEP};
 	if (child < 0) {
 		print_error("the launcher cannot be started: %s", strerror(errno));
 		return EXIT_FAILURE;

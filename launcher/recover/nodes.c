@@ -12,6 +12,8 @@
 #include "launcher/plan/plan.h"
 
 #define PROBE_SECONDS 1.5
+#define AGAIN_MS      50
+#define ENDED         "its slurmd has ended"
 
 /* ---- what Slurm says ------------------------------------------------------------------------- */
 
@@ -214,30 +216,57 @@ static int begin_probe(struct nodes *nodes, size_t i)
 	return -1;
 }
 
-static void end_probe(struct nodes *nodes, size_t i, int fd)
+/* Returns whether the node may still come: its slurmd refuses. */
+static bool end_probe(struct nodes *nodes, size_t i, int fd)
 {
 	int error = 0;
 	socklen_t length = sizeof(error);
 
 	getsockopt(fd, SOL_SOCKET, SO_ERROR, &error, &length);
-	if (error)
-		set_lost(nodes, i,
-			 error == ECONNREFUSED ? "its slurmd has ended" : "it cannot be reached");
 	close(fd);
+	if (error && error != ECONNREFUSED)
+		set_lost(nodes, i, "it cannot be reached");
+	return error == ECONNREFUSED;
 }
 
-void nodes_probe(struct nodes *nodes)
+/* Acts on the probes that have ended. Returns how many slurmd are to be asked again. */
+static size_t end_probes(struct nodes *nodes, struct pollfd *fds, bool *again, const char *suspect)
+{
+	size_t count = 0;
+
+	for (size_t i = 0; i < nodes->count; i++) {
+		if (fds[i].fd >= 0 && fds[i].revents) {
+			again[i] = end_probe(nodes, i, fds[i].fd);
+			fds[i].fd = -1;
+		}
+		if (again[i] && !strcmp(nodes->name[i], suspect))
+			set_lost(nodes, i, ENDED);
+		again[i] = again[i] && !nodes->lost[i];
+		count += again[i];
+	}
+	return count;
+}
+
+static size_t waiting(const struct nodes *nodes, const struct pollfd *fds)
+{
+	size_t count = 0;
+
+	for (size_t i = 0; i < nodes->count; i++)
+		count += fds[i].fd >= 0;
+	return count;
+}
+
+void nodes_probe(struct nodes *nodes, const char *suspect)
 {
 	struct pollfd *fds = calloc(nodes->count, sizeof(*fds));
+	bool *again = calloc(nodes->count, sizeof(*again));
 	double begin = zero_seconds(), left;
-	size_t waiting = 0;
+	size_t refusing;
 
-	if (!fds)
+	if (!fds || !again)
 		exit_no_memory();
-	for (size_t i = 0; i < nodes->count; i++) {
+	for (size_t i = 0; i < nodes->count; i++)
 		fds[i] = (struct pollfd){.fd = begin_probe(nodes, i), .events = POLLOUT};
-		waiting += fds[i].fd >= 0;
-	}
 	/* Slurm's answer may take longer; what has connected meanwhile counts all the same. */
 	read_states(nodes);
 	do {
@@ -245,19 +274,21 @@ void nodes_probe(struct nodes *nodes)
 		if (poll(fds, nodes->count, left > 0 ? (int)(1e3 * left) + 1 : 0) < 0 &&
 		    errno != EINTR)
 			break;
-		for (size_t i = 0; i < nodes->count; i++) {
-			if (fds[i].fd < 0 || !fds[i].revents)
-				continue;
-			end_probe(nodes, i, fds[i].fd);
-			fds[i].fd = -1;
-			waiting--;
-		}
-	} while (waiting && left > 0);
+		refusing = end_probes(nodes, fds, again, suspect);
+		if (refusing && left > 0)
+			poll(NULL, 0, AGAIN_MS);
+		for (size_t i = 0; refusing && left > 0 && i < nodes->count; i++)
+			if (again[i])
+				fds[i].fd = begin_probe(nodes, i);
+	} while ((refusing || waiting(nodes, fds)) && left > 0);
 	for (size_t i = 0; i < nodes->count; i++) {
-		if (fds[i].fd < 0)
-			continue;
-		set_lost(nodes, i, "it does not answer");
-		close(fds[i].fd);
+		if (again[i])
+			set_lost(nodes, i, ENDED);
+		else if (fds[i].fd >= 0)
+			set_lost(nodes, i, "it does not answer");
+		if (fds[i].fd >= 0)
+			close(fds[i].fd);
 	}
+	free(again);
 	free(fds);
 }

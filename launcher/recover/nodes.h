@@ -22,8 +22,9 @@ bool nodes_read(struct nodes *nodes, const char *list);
 void nodes_clear(struct nodes *nodes);
 /* The names of the chosen nodes, or of all if `chosen` is NULL, with commas; malloc'ed. */
 char *nodes_join(const struct nodes *nodes, const bool *chosen);
-/* Finds lost nodes: Slurm says so, or slurmd does not accept a connection within 1.5 s. A lost node
-   stays lost. */
-void nodes_probe(struct nodes *nodes);
+/* Finds lost nodes: Slurm says so, or slurmd does not accept a connection within 1.5 s, for which
+   one that refuses is asked again and again: it may be coming up. On the node `suspect`, which a
+   rank has found lost, refusing once is enough. A lost node stays lost. */
+void nodes_probe(struct nodes *nodes, const char *suspect);
 
 #endif

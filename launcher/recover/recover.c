@@ -172,7 +172,7 @@ int recovery_prepare(struct recovery **recovery, struct plan *plan, const struct
 
 bool recovery_has_loss(struct recovery *recovery)
 {
-	nodes_probe(&recovery->nodes);
+	nodes_probe(&recovery->nodes, recovery->notice.node);
 	for (size_t i = 0; i < recovery->nodes.count; i++)
 		if (recovery->nodes.lost[i] && !recovery->told[i])
 			return true;
@@ -238,6 +238,23 @@ static void release_lost(struct recovery *recovery)
 	free(left);
 }
 
+/* Ends the step that has given notice, on the nodes that are left: its srun was killed, and a task
+   that does not end by itself would hold its GPUs. */
+static void end_step(const struct recovery *recovery)
+{
+	/* of itself scancel asks the nodes, and waits for those that are lost */
+	char *argv[] = {NULL, (char *)"--ctld", (char *)"--signal=KILL", NULL, NULL};
+	int status;
+
+	if (recovery->notice.step == ZERO_NO_STEP || !(argv[0] = find_program("scancel", &status)))
+		return;
+	argv[3] = format_text("%s.%u", getenv("SLURM_JOB_ID"), (unsigned)recovery->notice.step);
+	/* it has nothing to say that helps: the step may have ended by itself */
+	free(run_program(argv, true, &status));
+	free(argv[0]);
+	free(argv[3]);
+}
+
 bool recovery_continue(struct recovery *recovery)
 {
 	struct strings flags;
@@ -249,6 +266,7 @@ bool recovery_continue(struct recovery *recovery)
 		print_error("the job cannot go on: %s", why);
 		return false;
 	}
+	end_step(recovery);
 	release_lost(recovery);
 	flags = layout_flags(recovery);
 	/* the step that has lost a node holds its resources until Slurm knows it */

@@ -6,6 +6,7 @@
 #include "launcher/plan/plan.h"
 #include "launcher/recover/choose.h"
 #include "launcher/recover/nodes.h"
+#include "net/launcher.h"
 
 struct recovery {
 	struct plan *plan;
@@ -17,6 +18,8 @@ struct recovery {
 	char *names;    /* of the used nodes */
 	pid_t releases; /* the process that releases lost nodes; 0: none */
 	unsigned ranks; /* of the attempt */
+	/* What a rank has told of its loss; no node and ZERO_NO_STEP: nothing. */
+	struct zero_loss_notice notice;
 };
 
 /*

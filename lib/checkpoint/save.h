@@ -54,6 +54,7 @@ struct zero_save {
 	uint64_t user_bytes, user_checksum;
 	size_t group_count; /* the groups that the job has later are not saved */
 	struct zero_manifest_state *manifest_states;
+	char *manifest_names;          /* of their own: a group may be dropped meanwhile */
 	struct zero_manifest manifest; /* on rank 0; its files are missing until all have written */
 
 	/* This rank's file. */

@@ -29,6 +29,29 @@ static size_t count_params(const zero_job *job)
 	return count;
 }
 
+static size_t count_names(const zero_job *job)
+{
+	size_t bytes = 0;
+
+	for (size_t g = 0; g < job->model->group_count; g++) {
+		const zero_group *group = job->model->groups[g];
+
+		bytes += strlen(group->name) + 1;
+		for (size_t p = 0; p < group->param_count; p++)
+			bytes += strlen(group->params[p]->name) + 1;
+	}
+	return bytes;
+}
+
+static char *keep_name(char **room, const char *name)
+{
+	size_t bytes = strlen(name) + 1;
+	char *kept = memcpy(*room, name, bytes);
+
+	*room += bytes;
+	return kept;
+}
+
 static size_t count_teams(const zero_job *job)
 {
 	size_t count = 0;
@@ -62,8 +85,11 @@ static void list_tensors(const struct zero_save *save, struct zero_manifest *man
 			 struct zero_manifest_state *states)
 {
 	const zero_job *job = save->job;
+	char *room = save->manifest_names;
 
-	for (size_t g = 0; g < job->model->group_count; g++)
+	for (size_t g = 0; g < job->model->group_count; g++) {
+		char *group_name = keep_name(&room, job->model->groups[g]->name);
+
 		for (size_t p = 0; p < job->model->groups[g]->param_count; p++) {
 			const zero_param *param = job->model->groups[g]->params[p];
 			struct zero_manifest_tensor *tensor =
@@ -72,8 +98,8 @@ static void list_tensors(const struct zero_save *save, struct zero_manifest *man
 			if (param->alias_of)
 				continue;
 			*tensor = (struct zero_manifest_tensor){
-				.name = param->name,
-				.group = job->model->groups[g]->name,
+				.name = keep_name(&room, param->name),
+				.group = group_name,
 				.states = states,
 				.state_count = param->state_count,
 				.first = param->first,
@@ -91,6 +117,7 @@ static void list_tensors(const struct zero_save *save, struct zero_manifest *man
 			states += param->state_count;
 			manifest->tensor_count++;
 		}
+	}
 }
 
 static void list_settings(const struct zero_save *save, struct zero_manifest *manifest)
@@ -131,7 +158,8 @@ zero_status zero_save_describe(struct zero_save *save)
 	manifest->teams = calloc(count_teams(job) + 1, sizeof(*manifest->teams));
 	manifest->tensors = calloc(count_params(job) + 1, sizeof(*manifest->tensors));
 	states = save->manifest_states = calloc(state_count + 1, sizeof(*states));
-	if (!manifest->teams || !manifest->tensors || !states)
+	save->manifest_names = malloc(count_names(job) + 1);
+	if (!manifest->teams || !manifest->tensors || !states || !save->manifest_names)
 		return zero_fail(ZERO_E_MEMORY, "no memory for the manifest of %s", save->path);
 	list_settings(save, manifest);
 	list_teams(job, manifest);
@@ -144,6 +172,7 @@ void zero_save_free_manifest(struct zero_save *save)
 	free(save->manifest.teams);
 	free(save->manifest.tensors);
 	free(save->manifest_states);
+	free(save->manifest_names);
 }
 
 /* ---- the files of all ranks ------------------------------------------------------------------ */

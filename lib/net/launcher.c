@@ -107,15 +107,19 @@ bool zero_run_parse(const char *text, uint8_t *cookie)
 
 /* ---- a rank's side --------------------------------------------------------------------------- */
 
-bool zero_launcher_find(struct zero_address *address, int *attempt)
+bool zero_launcher_find(struct zero_address *address, int *attempt, struct zero_loss_notice *notice)
 {
 	const char *where = getenv("ZERO_LAUNCHER"), *run = getenv("ZERO_RUN");
-	const char *restart = getenv("ZERO_RESTART");
+	const char *restart = getenv("ZERO_RESTART"), *step = getenv("SLURM_STEP_ID");
 
 	if (!where || !run || !restart || !zero_launcher_parse(where, address) ||
 	    !zero_run_parse(run, address->cookie))
 		return false;
 	*attempt = atoi(restart);
+	*notice = (struct zero_loss_notice){.rank = -1, .step = ZERO_NO_STEP};
+	/* the numbers of what is no step of srun are not decimal, or negative */
+	if (step && *step && !step[strspn(step, "0123456789")])
+		notice->step = (uint32_t)strtoul(step, NULL, 10);
 	return true;
 }
 

@@ -12,9 +12,11 @@
 
 /* All machines of a job have the same byte order. */
 struct zero_loss_notice {
-	int32_t rank; /* the lost one */
+	int32_t rank;  /* the lost one */
+	uint32_t step; /* of Slurm, in which the sender is; ZERO_NO_STEP: none */
 	char node[64];
 };
+#define ZERO_NO_STEP UINT32_MAX
 
 enum { ZERO_LAUNCHER_BYTES = 64 + 8 + ZERO_ADDRESSES * 46, ZERO_RUN_BYTES = 33 };
 
@@ -27,8 +29,9 @@ bool zero_launcher_parse(const char *text, struct zero_address *address);
 void zero_run_format(const uint8_t *cookie, char text[ZERO_RUN_BYTES]);
 bool zero_run_parse(const char *text, uint8_t *cookie);
 
-/* Reads the environment of a rank. Returns false if no zerorun listens for it. */
-bool zero_launcher_find(struct zero_address *address, int *attempt);
+/* Reads the environment of a rank, and prepares its notice. Returns false if no zerorun listens. */
+bool zero_launcher_find(struct zero_address *address, int *attempt,
+			struct zero_loss_notice *notice);
 /* Sends a notice, and takes `seconds` at most. Returns whether zerorun has answered. */
 bool zero_launcher_notify(const struct zero_address *address, int attempt,
 			  const struct zero_loss_notice *notice, double seconds);

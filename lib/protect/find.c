@@ -101,6 +101,8 @@ static zero_status list_own(const struct zero_protect *protect, struct zero_prot
 			.name = listing.names[i],
 			.holder = rank,
 			.world = record->world,
+			.attempt = record->attempt,
+			.turn = record->turn,
 			.step = record->step,
 			.record_bytes = zero_protect_record_bytes(record),
 			.shard = record->shard,
@@ -408,11 +410,16 @@ out:
 	return complete;
 }
 
+/* A program may go back to an earlier step, and what it protects then is newer. */
 static int newest_first(const void *a, const void *b)
 {
 	const struct zero_protect_entry *x = *(const struct zero_protect_entry *const *)a,
 					*y = *(const struct zero_protect_entry *const *)b;
 
+	if (x->attempt != y->attempt)
+		return x->attempt > y->attempt ? -1 : 1;
+	if (x->turn != y->turn)
+		return x->turn > y->turn ? -1 : 1;
 	if (x->step != y->step)
 		return x->step > y->step ? -1 : 1;
 	if (x->name.token != y->name.token)
@@ -438,7 +445,7 @@ static zero_status choose(struct zero_protect *protect, const struct outline *ou
 		qsort(sorted, count, sizeof(*sorted), newest_first);
 	for (size_t i = 0; !status && !complete && i < count; i++) {
 		if (outline->checkpoint && outline->step > sorted[i]->step)
-			break;
+			continue;
 		if (!i || !same(sorted[i], sorted[i - 1]))
 			complete = try_one(protect, sorted[i]);
 	}

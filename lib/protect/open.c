@@ -45,7 +45,7 @@ static uint64_t switch_hash(void)
 static zero_status introduce(struct zero_protect *protect, struct introduction *mine)
 {
 	const zero_job *job = protect->job;
-	const char *run = getenv("ZERO_RUN");
+	const char *run = getenv("ZERO_RUN"), *restart = getenv("ZERO_RESTART");
 	char why[192];
 	zero_status status;
 
@@ -53,6 +53,7 @@ static zero_status introduce(struct zero_protect *protect, struct introduction *
 		return zero_fail(ZERO_E_UNSUPPORTED,
 				 "the run has no name by which another attempt would find it: "
 				 "start it with zerorun");
+	protect->attempt = restart ? (uint32_t)strtoul(restart, NULL, 10) : 0;
 	status = zero_files_open(&protect->files);
 	if (!status)
 		status = zero_protect_folder_open(&protect->folder,

@@ -172,7 +172,9 @@ static zero_status make_record(struct zero_protect *protect, const zero_protect_
 					   .step = save->step,
 					   .own_bytes = options->own ? options->own_bytes : 0,
 					   .rank = job->place.rank,
-					   .world = job->place.world};
+					   .world = job->place.world,
+					   .attempt = protect->attempt,
+					   .turn = protect->turn};
 	zero_status status = ZERO_OK;
 	char *manifest = NULL, *at;
 	size_t bytes = 0;

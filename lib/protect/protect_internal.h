@@ -35,7 +35,8 @@ struct zero_protect_record {
 	struct zero_save_summary shard;
 	uint64_t user_bytes, own_bytes, manifest_bytes;
 	int32_t rank, world;
-	uint64_t seal; /* the checksum of all of it, with a seal of 0 */
+	uint32_t attempt, turn; /* zerorun's number of the attempt, and which of its protections */
+	uint64_t seal;          /* the checksum of all of it, with a seal of 0 */
 };
 
 /* The bytes of a record with all that follows it. */
@@ -155,6 +156,7 @@ zero_status zero_protect_partners(const struct zero_nodes *nodes, const uint64_t
 struct zero_protect_entry {
 	struct zero_protect_name name; /* of the record */
 	int32_t holder, world;
+	uint32_t attempt, turn;
 	uint64_t step, record_bytes;
 	struct zero_save_summary shard;
 };
@@ -162,8 +164,9 @@ struct zero_protect_entry {
 struct zero_protect {
 	zero_job *job;
 	const struct zero_files_ops *files;
-	bool off;        /* nothing can be protected, or found */
-	uint64_t token;  /* of this attempt */
+	bool off;       /* nothing can be protected, or found */
+	uint64_t token; /* of this attempt */
+	uint32_t attempt;
 	uint64_t memory; /* that the node has for it, with what is in the folder already */
 	struct zero_protect_folder folder;
 	struct zero_nodes nodes;

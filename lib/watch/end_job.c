@@ -34,9 +34,10 @@ static void tell_program(struct zero_ring *ring)
 static void *notify_launcher(void *context)
 {
 	const struct zero_ring *ring = context;
-	struct zero_loss_notice notice = {.rank = ring->lost_rank};
+	struct zero_loss_notice notice = ring->notice;
 
 	if (ring->has_launcher) {
+		notice.rank = ring->lost_rank;
 		snprintf(notice.node, sizeof(notice.node), "%.63s",
 			 ring->all[ring->lost_rank].node_name);
 		zero_launcher_notify(&ring->launcher, ring->attempt, &notice, NOTICE_SECONDS);

@@ -45,7 +45,7 @@ struct zero_ring *zero_ring_new(struct zero_net *net)
 	ring->own.pid = ring->pid;
 	ring->own.start_time = zero_process_start_time(ring->pid);
 	ring->own.default_signals = zero_ring_default_signals();
-	ring->has_launcher = zero_launcher_find(&ring->launcher, &ring->attempt);
+	ring->has_launcher = zero_launcher_find(&ring->launcher, &ring->attempt, &ring->notice);
 	return ring;
 }
 

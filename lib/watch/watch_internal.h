@@ -174,6 +174,7 @@ struct zero_ring {
 	bool has_launcher;            /* that wants to know of a loss */
 	struct zero_address launcher; /* where it listens */
 	int attempt;                  /* which of its attempts this is */
+	struct zero_loss_notice notice;
 };
 
 static inline struct zero_ring_link *zero_ring_other_link(struct zero_ring *ring,

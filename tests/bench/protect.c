@@ -87,10 +87,11 @@ static double push_seconds(struct protecting *p)
 	return median(seconds + 1, TURNS - 1);
 }
 
-/* As many rounds as take so long on the slowest rank, the same on all. */
+/* As many rounds as take so long on the slowest rank, the same on all. The first trial is longer
+   than the last push, which is still under way when it begins. */
 static uint64_t rounds_for(struct protecting *p, double seconds)
 {
-	const uint64_t trial = 1 << 14;
+	const uint64_t trial = 1 << 17;
 	double start;
 
 	work(trial);

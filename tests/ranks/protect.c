@@ -6,7 +6,7 @@
  *	protect STEPS K [RANK STEP MICROSECONDS]   the rank is killed so long after that step began
  *
  * With GATES=FOLDER every 40th step begins when the folder has a file of its number. With
- * SAVED=PATH there is a checkpoint of step 20. With BACK step 3 is protected as number 1000, from
+ * SAVED=PATH there is a checkpoint of step 20. With BACK=N step N is protected as number 1000, from
  * which the program then goes back. With FAILS it ends with status 3, after zero_close.
  * ZERO_TEST_STAGE is its stage (3).
  */
@@ -108,7 +108,7 @@ static void protect(zero_job *job, uint64_t every, uint64_t step)
 	char user[32], own[32];
 	zero_protect_options options = {.every = every, .user = user, .own = own};
 
-	if (step == 3 && getenv("BACK"))
+	if (getenv("BACK") && step == strtoull(getenv("BACK"), NULL, 10))
 		options.step = 1000;
 	options.user_bytes =
 		(size_t)snprintf(user, sizeof(user), "step %llu", (unsigned long long)step) + 1;

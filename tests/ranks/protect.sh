@@ -199,8 +199,13 @@ goes_on "another run" 3 0
 
 # A program goes back to an earlier step, and protects it.
 new_nodes
-BACK=1 run 3 $steps 1
+BACK=3 run 3 $steps 1
 ((status == 0)) && ! grep '^zero: ' "$scratch/out" || broken "a step back: status $status"
+# It is the newest then, though the number of the other is higher.
+new_nodes
+BACK=$((steps - 1)) FAILS=1 run 3 $steps 1
+((status == 3)) || broken "a step back: status $status"
+goes_on "a step back" 3 $steps
 
 # What cannot be protected costs no more than that.
 unprotected() {

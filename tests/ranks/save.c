@@ -7,6 +7,7 @@
 #include <dirent.h>
 #include <dlfcn.h>
 #include <errno.h>
+#include <malloc.h>
 #include <math.h>
 #include <pthread.h>
 #include <sys/mman.h>
@@ -380,6 +381,30 @@ static void background(const char *settings, enum change change, uint64_t seed)
 	close_model(&model);
 }
 
+/* A group is dropped before its save has its manifest, and the memory of its names is poisoned. */
+static void dropped(uint64_t seed)
+{
+	struct model model = open_model("stage=3", seed);
+	zero_save_options options = {.background = true};
+
+	use_dir("dropped");
+	load_model(&model, seed);
+	step_model(&model, NULL);
+	remember(&model, &then);
+	disk.slow_us = 300;
+	ok(zero_save(model.job, dir, &options));
+	mallopt(M_PERTURB, 0x5a);
+	ok(zero_group_drop(model.groups[1]));
+	mallopt(M_PERTURB, 0);
+	disk.slow_us = 0;
+	ok(zero_save_wait(model.job));
+	close_model(&model);
+	model = open_model("stage=3", seed);
+	check_checkpoint(&model, dir, &then, NULL);
+	ok(zero_restore(model.job, in_dir("step-000000001"), NULL));
+	close_model(&model);
+}
+
 /* Steps alone complete the save. */
 static void by_steps(uint64_t seed)
 {
@@ -581,6 +606,7 @@ int main(void)
 			foreground(cases[i].settings, seed + i);
 		background(cases[i].settings, cases[i].change, seed + i);
 	}
+	dropped(seed);
 	few_bytes(seed);
 	large = false;
 	retention(seed);

@@ -24,8 +24,8 @@ SLURM_TESTS = \
 	tests/slurm/readme.sh \
 	tests/slurm/tasks.sh
 SCRIPT_TESTS += $(SLURM_TESTS)
-EXTRA_DIST += tests/slurm/cluster.sh tests/slurm/nodes.sh tests/slurm/given.sh tests/slurm/sized.sh \
-	tests/slurm/table.sh
+EXTRA_DIST += tests/slurm/cluster.sh tests/slurm/nodes.sh tests/slurm/picture.py \
+	tests/slurm/given.sh tests/slurm/sized.sh tests/slurm/table.sh
 
 # The program that tasks run to print their rank and settings.
 check_PROGRAMS += tests/slurm/report_task
@@ -47,7 +47,8 @@ check-slurm:
 	bash tests/slurm/release.sh '$(SLURM_PREFIX)' $(MAKE) $(AM_MAKEFLAGS) -j1 check \
 		check_PROGRAMS='$(slurm_built)' check_LTLIBRARIES='$(slurm_doubles)' \
 		TESTS='$(or $(RELEASE_TESTS),$(SLURM_TESTS) tests/pmix/slurm.sh)'
-slurm_built = tests/slurm/report_task tests/ranks/lost tests/ranks/sizing.ranks tests/pmix/rendezvous
+slurm_built = tests/slurm/report_task tests/ranks/lost tests/ranks/protect tests/ranks/sizing.ranks \
+	tests/pmix/rendezvous
 slurm_doubles = tests/double/nvml.la tests/double/container.la tests/double/mpi_late.la
 
 # What the plugin costs a step.

@@ -3,7 +3,8 @@
 # Jobs that protect each step in the memory of their nodes lose nodes, and go on with the values of
 # a job that loses none, at most one complete step before. The seconds are those from the fault
 # until zerorun starts the job again, and until it has made a new step. ZERO_TEST_LOSSES (1) is how
-# often the job of several losses runs, and 5 with ZERO_TEST_LONG.
+# often the job of several losses runs, and 5 with ZERO_TEST_LONG. ZERO_TEST_PICTURE=FILE has a
+# picture of the PyTorch job drawn.
 # shellcheck source=tests/slurm/nodes.sh
 . "${top_srcdir:?run me by make check}/tests/slurm/nodes.sh"
 : "${ZERORUN:?}" "${ZERO_TEST_LOSSES:=${ZERO_TEST_LONG:+5}}"
@@ -192,11 +193,25 @@ open_gates 0 10 20
 ran "PyTorch loses nothing" srun --zero -N3 -n3 "${train[@]}"
 reference
 rm "$scratch/losses" "$GATES"/[12]0
+
+# happens WHAT: a line of the picture
+happens() {
+	[[ ! ${ZERO_TEST_PICTURE-} ]] || echo "$EPOCHREALTIME $*" >>"$scratch/history"
+}
+if [[ ${ZERO_TEST_PICTURE-} ]]; then
+	export ZERO_REPORT=$scratch/report
+	touch "$scratch/losses"
+	tail -f "$scratch/losses" | while read -r line; do
+		happens "$line"
+	done &
+fi
 start --max-restarts=9 --spare-nodes=1 --min-ranks=2 "${train[@]}"
 soon reaches 5
+happens lost n2 is killed
 lose node_kill n2
 touch "$GATES/10"
 goes_on 3 n1,n3,n4 "PyTorch: a node is killed, a spare replaces it"
+happens lost n1 goes silent
 lose node_silence n1
 touch "$GATES/20"
 goes_on 2 n3,n4 "PyTorch: a node goes silent, fewer ranks go on"
@@ -204,3 +219,9 @@ ended 0
 same_values 2
 said 0 '^zero: (step|nothing|no step) ' || wrong "something is not protected"
 nothing_left n3 n4
+if [[ ${ZERO_TEST_PICTURE-} ]]; then
+	kill %tail 2>/dev/null
+	reports=("$ZERO_REPORT"/zero-*.json)
+	python3 "$top_srcdir/tests/slurm/picture.py" <(sort -n "$scratch/history") \
+		"${reports[-1]}" >"$ZERO_TEST_PICTURE" || fail "no picture is drawn"
+fi

@@ -13,13 +13,26 @@ RANDOM=$ZERO_TEST_SEED
 echo "seed $ZERO_TEST_SEED"
 program=$top_builddir/examples/gpt log=$scratch/log
 # Of a checkpoint a step has as many sequences at any number of ranks.
+# With the file `lingers` a task does not end with its program.
 cat >"$scratch/train" <<EOF
-exec "$program" --text "$top_srcdir/LICENSE" --layers 2 --heads 2 --width 48 --context 64 \\
+"$program" --text "$top_srcdir/LICENSE" --layers 2 --heads 2 --width 48 --context 64 \\
 	--batch \$((12 / SLURM_NTASKS)) --steps 1000000 --checkpoint "$scratch/saved" \\
 	--save-every 5 --log "$log"
+status=\$?
+((status == 0)) || [[ ! -e "$scratch/lingers" ]] || exec tail -f "$scratch/lingers"
+exit \$status
 EOF
 cluster_start
 plugin_on
+
+# What zerorun has asked scancel.
+mkdir "$scratch/bin"
+cat >"$scratch/bin/scancel" <<EOF
+#!/bin/sh
+echo "\$*" >>"$scratch/cancelled"
+exec "$(command -v scancel)" "\$@"
+EOF
+chmod +x "$scratch/bin/scancel"
 
 # begin_job COMMAND...: in the background, and waits until it has saved
 begin_job() {
@@ -31,8 +44,8 @@ begin_job() {
 
 # start FLAG...: zerorun beside the nodes, in an allocation of all of them
 start() {
-	begin_job salloc -Q --no-kill -N 4 --ntasks-per-node=1 --gpus=8 "$ZERORUN" "$@" \
-		bash "$scratch/train"
+	PATH=$scratch/bin:$PATH begin_job salloc -Q --no-kill -N 4 --ntasks-per-node=1 --gpus=8 \
+		"$ZERORUN" "$@" bash "$scratch/train"
 }
 
 lines() {
@@ -70,6 +83,10 @@ stop() {
 	wait_for no_steps
 }
 
+none_lingers() {
+	! pgrep -f "^tail -f $scratch/lingers" >/dev/null
+}
+
 # lost_is_released LEFT: these nodes alone are the job's
 lost_is_released() {
 	[[ $(squeue -h -o %N) == "$1" ]]
@@ -77,9 +94,15 @@ lost_is_released() {
 
 # ---- one node after the other, until too few are left
 
+touch "$scratch/lingers"
 start --max-restarts=9 --spare-nodes=1 --min-ranks=2
 lose node_kill n2
 goes_on 3 n1,n3,n4 "a node is killed, a spare replaces it"
+# which Slurm would do later, when it releases the node
+grep -qx -- "--ctld --signal=KILL [0-9]*\.0" "$scratch/cancelled" ||
+	wrong "zerorun does not end the step that has lost a node"
+soon none_lingers
+rm "$scratch/lingers"
 said 1 '^zerorun: node n2 is lost after .*: its slurmd has ended$' || wrong "n2 is not named"
 soon lost_is_released "n[1,3-4]"
 # rank 0's

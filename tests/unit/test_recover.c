@@ -9,6 +9,7 @@
 
 #include "launcher/recover/choose.h"
 #include "launcher/recover/listen.h"
+#include "launcher/recover/nodes.h"
 #include "unit.h"
 
 /* ---- nodes and ranks ------------------------------------------------------------------------- */
@@ -234,6 +235,7 @@ static void end_listening(void)
 
 static struct sender {
 	struct zero_address address;
+	struct zero_loss_notice notice;
 	int attempt;
 	bool answered;
 	_Atomic bool done;
@@ -241,8 +243,10 @@ static struct sender {
 
 static void *notify(void *context)
 {
-	struct zero_loss_notice notice = {.rank = 5, .node = "n3"};
+	struct zero_loss_notice notice = sender.notice;
 
+	notice.rank = 5;
+	strcpy(notice.node, "n3");
 	sender.answered = zero_launcher_notify(&sender.address, sender.attempt, &notice, 0.5);
 	sender.done = true;
 	return context;
@@ -270,12 +274,30 @@ START_TEST(arrives)
 {
 	struct zero_loss_notice notice;
 
-	ck_assert(zero_launcher_find(&sender.address, &sender.attempt));
+	setenv("SLURM_STEP_ID", "17", 1);
+	ck_assert(zero_launcher_find(&sender.address, &sender.attempt, &sender.notice));
 	ck_assert_int_eq(sender.attempt, 4);
 	ck_assert(notice_arrives(&notice));
 	ck_assert(sender.answered);
 	ck_assert_int_eq(notice.rank, 5);
 	ck_assert_str_eq(notice.node, "n3");
+	ck_assert_uint_eq(notice.step, 17);
+}
+END_TEST
+
+/* What is no step of srun has no number that another one could have. */
+START_TEST(of_no_step)
+{
+	static const char *const none[] = {"", "-5", "batch", NULL};
+
+	for (size_t i = 0; i < COUNT_OF(none); i++) {
+		if (none[i])
+			setenv("SLURM_STEP_ID", none[i], 1);
+		else
+			unsetenv("SLURM_STEP_ID");
+		ck_assert(zero_launcher_find(&sender.address, &sender.attempt, &sender.notice));
+		ck_assert_uint_eq(sender.notice.step, ZERO_NO_STEP);
+	}
 }
 END_TEST
 
@@ -283,7 +305,7 @@ START_TEST(of_another_attempt_or_run)
 {
 	struct zero_loss_notice notice;
 
-	ck_assert(zero_launcher_find(&sender.address, &sender.attempt));
+	ck_assert(zero_launcher_find(&sender.address, &sender.attempt, &sender.notice));
 	sender.attempt = 3;
 	ck_assert(!notice_arrives(&notice));
 	ck_assert(!sender.answered);
@@ -301,7 +323,7 @@ START_TEST(beside_others_that_say_nothing)
 	struct sockaddr_in to = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
 	struct zero_loss_notice notice;
 
-	ck_assert(zero_launcher_find(&sender.address, &sender.attempt));
+	ck_assert(zero_launcher_find(&sender.address, &sender.attempt, &sender.notice));
 	to.sin_port = htons(sender.address.port);
 	for (size_t i = 0; i < COUNT_OF(silent); i++) {
 		silent[i] = socket(AF_INET, SOCK_STREAM, 0);
@@ -321,21 +343,111 @@ START_TEST(nobody_listens)
 {
 	struct zero_loss_notice notice = {.rank = 1};
 
-	ck_assert(zero_launcher_find(&sender.address, &sender.attempt));
+	ck_assert(zero_launcher_find(&sender.address, &sender.attempt, &sender.notice));
 	/* on another port */
 	listen_end(&listener);
 	begin_to_listen();
 	ck_assert(!zero_launcher_notify(&sender.address, 4, &notice, 0.2));
 	setenv("ZERO_LAUNCHER", "elsewhere", 1);
-	ck_assert(!zero_launcher_find(&sender.address, &sender.attempt));
+	ck_assert(!zero_launcher_find(&sender.address, &sender.attempt, &sender.notice));
 	unsetenv("ZERO_LAUNCHER");
-	ck_assert(!zero_launcher_find(&sender.address, &sender.attempt));
+	ck_assert(!zero_launcher_find(&sender.address, &sender.attempt, &sender.notice));
+}
+END_TEST
+
+/* ---- which nodes are lost -------------------------------------------------------------------- */
+
+enum { REFUSALS = 2 };
+/* What the slurmd of a node does, and whether the node is lost then. */
+enum slurmd { ACCEPTS, COMES_UP, IS_GONE };
+static struct {
+	enum slurmd does;
+	int fd, asked;
+	struct sockaddr_in address;
+} slurmd[4];
+static char node_names[COUNT_OF(slurmd)][4] = {"n1", "n2", "n10", "n3"};
+
+int __real_connect(int fd, const struct sockaddr *to, socklen_t length);
+int __wrap_connect(int fd, const struct sockaddr *to, socklen_t length);
+
+int __wrap_connect(int fd, const struct sockaddr *to, socklen_t length)
+{
+	const struct sockaddr_in *in = (const struct sockaddr_in *)to;
+
+	for (size_t i = 0; to->sa_family == AF_INET && i < COUNT_OF(slurmd); i++)
+		if (slurmd[i].address.sin_port == in->sin_port && slurmd[i].asked++ == REFUSALS &&
+		    slurmd[i].does == COMES_UP)
+			ck_assert_int_eq(listen(slurmd[i].fd, 8), 0);
+	return __real_connect(fd, to, length);
+}
+
+static void probe(struct nodes *nodes, const enum slurmd *does, const char *suspect)
+{
+	static bool lost[COUNT_OF(slurmd)];
+	static const char *why[COUNT_OF(slurmd)];
+	static char *name[COUNT_OF(slurmd)];
+	static struct sockaddr_storage address[COUNT_OF(slurmd)];
+	static socklen_t length[COUNT_OF(slurmd)];
+
+	*nodes = (struct nodes){name, lost, why, address, length, COUNT_OF(slurmd)};
+	for (size_t i = 0; i < COUNT_OF(slurmd); i++) {
+		struct sockaddr_in *at = &slurmd[i].address;
+
+		*at = (struct sockaddr_in){.sin_family = AF_INET,
+					   .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+		length[i] = sizeof(*at);
+		slurmd[i].does = does[i];
+		slurmd[i].asked = 0;
+		slurmd[i].fd = socket(AF_INET, SOCK_STREAM, 0);
+		ck_assert_int_eq(bind(slurmd[i].fd, (struct sockaddr *)at, length[i]), 0);
+		ck_assert_int_eq(getsockname(slurmd[i].fd, (struct sockaddr *)at, &length[i]), 0);
+		if (does[i] == ACCEPTS)
+			ck_assert_int_eq(listen(slurmd[i].fd, 8), 0);
+		memcpy(&address[i], at, sizeof(*at));
+		name[i] = node_names[i];
+	}
+	/* where there is no scontrol */
+	setenv("PATH", "/proc/self/fd", 1);
+	nodes_probe(nodes, suspect);
+	for (size_t i = 0; i < COUNT_OF(slurmd); i++)
+		close(slurmd[i].fd);
+}
+
+/* One that refuses is asked again, but for that of the node a rank has found lost. */
+START_TEST(refusing)
+{
+	struct nodes nodes;
+	enum slurmd does[] = {ACCEPTS, COMES_UP, IS_GONE, IS_GONE};
+
+	probe(&nodes, does, "n3");
+	ck_assert(!nodes.lost[0]);
+	ck_assert_int_eq(slurmd[0].asked, 1);
+	ck_assert(!nodes.lost[1]);
+	ck_assert_int_eq(slurmd[1].asked, REFUSALS + 1);
+	for (size_t i = 2; i < COUNT_OF(slurmd); i++) {
+		ck_assert(nodes.lost[i]);
+		ck_assert_str_eq(nodes.why[i], "its slurmd has ended");
+	}
+	ck_assert_int_gt(slurmd[2].asked, REFUSALS + 1);
+	ck_assert_int_eq(slurmd[3].asked, 1);
+}
+END_TEST
+
+START_TEST(suspect_that_accepts)
+{
+	struct nodes nodes;
+	enum slurmd does[] = {ACCEPTS, ACCEPTS, ACCEPTS, ACCEPTS};
+
+	probe(&nodes, does, "n1");
+	for (size_t i = 0; i < COUNT_OF(slurmd); i++)
+		ck_assert(!nodes.lost[i]);
 }
 END_TEST
 
 int main(void)
 {
 	TCase *choice = tcase_create("choose"), *notices = tcase_create("notice");
+	TCase *lost = tcase_create("lost");
 
 	tcase_add_loop_test(choice, chosen, 0, COUNT_OF(rows));
 	tcase_add_test(choice, per_node);
@@ -346,8 +458,11 @@ int main(void)
 	tcase_add_test(choice, key);
 	tcase_add_checked_fixture(notices, begin_to_listen, end_listening);
 	tcase_add_test(notices, arrives);
+	tcase_add_test(notices, of_no_step);
 	tcase_add_test(notices, of_another_attempt_or_run);
 	tcase_add_test(notices, beside_others_that_say_nothing);
 	tcase_add_test(notices, nobody_listens);
-	return run_cases(choice, notices, NULL);
+	tcase_add_test(lost, refusing);
+	tcase_add_test(lost, suspect_that_accepts);
+	return run_cases(choice, notices, lost, NULL);
 }
