@@ -16,7 +16,7 @@ from torch import nn
 
 from .. import _api
 from .._tensor import FlatShard
-from . import foreign_files, moved
+from . import convert, foreign_files, moved
 
 _COUNTS = ("global_steps", "global_samples", "skipped_steps")
 _SCALER = ("cur_scale", "cur_iter", "last_overflow_iter", "cur_hysteresis")
@@ -123,7 +123,8 @@ class Checkpoints:
         if self.global_rank == 0:
             os.makedirs(folder, exist_ok=True)
         dist.barrier()
-        _api.save(_models(), self.optimizer, folder, keep_last=1)
+        _api.save(_models(), self.optimizer, folder, extra=convert.described(self.module),
+                  keep_last=1)
         if self.global_rank == 0 or self.zero_optimization_stage() == 3:
             _write(_state_file(folder, self.global_rank), self._own_state(client_state or {}))
         dist.barrier()
