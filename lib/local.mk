@@ -170,6 +170,7 @@ lib_libzerocore_la_SOURCES = \
 	lib/train/own_step.c \
 	lib/train/param_changed.c \
 	lib/train/reduce.c \
+	lib/train/set_moments.c \
 	lib/train/step.c \
 	lib/train/step_state.c \
 	lib/train/unmapped_access.c \

@@ -1195,6 +1195,19 @@ typedef enum zero_states {
  */
 zero_status zero_set_states(zero_job *job, zero_states states);
 /*
+ * After zero_layout. Sets f32 moments of AdamW that another program has made: of the elements
+ * [first, first + count) of a trainable parameter, from f32 values in host memory. Elements that
+ * this rank does not step are ignored. The moments of the group are allocated as by its first step.
+ * zero_set_steps must follow.
+ */
+zero_status zero_set_moments(zero_param *param, size_t first, size_t count, const float *exp_avg,
+			     const float *exp_avg_sq);
+/*
+ * COLLECTIVE, after zero_layout. Sets the number of steps that the job and these groups have taken,
+ * as zero_restore does. No group may be frozen. With 0 their moments are as before the first step.
+ */
+zero_status zero_set_steps(zero_job *job, zero_group **groups, size_t count, uint64_t steps);
+/*
  * COLLECTIVE over all ranks. As zero_step, over these groups alone, as for a generator and its
  * critic: the norm and clipping are theirs, and no other group is reduced, stepped or loses its
  * gradients. Other groups may be gathered. `groups` are the same ones in the same order on all

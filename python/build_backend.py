@@ -48,8 +48,8 @@ def collect(root, data):
     package = modules / "python" / "slurm_zero"
     if not (package / "_zero.abi3.so").exists():
         raise RuntimeError(f"{TOP} was configured without Python's headers: configure it again")
-    for path in sorted(package.glob("*.*")):
-        yield f"slurm_zero/{path.name}", path
+    for path in sorted(package.rglob("*.*")):
+        yield f"slurm_zero/{path.relative_to(package)}", path
     for path in sorted(modules.glob("*.so")):
         yield f"{data}/data/lib/slurm-zero/{path.name}", path
     yield f"{data}/data/lib/libzero.so.2", library

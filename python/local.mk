@@ -26,10 +26,26 @@ PYTHON_FILES = \
 	python/slurm_zero/_tensor.py \
 	python/slurm_zero/_unsharded.py \
 	python/slurm_zero/_watch.py
+PYTHON_DEEPSPEED_FILES = \
+	python/slurm_zero/deepspeed/__init__.py \
+	python/slurm_zero/deepspeed/checkpoint.py \
+	python/slurm_zero/deepspeed/config.py \
+	python/slurm_zero/deepspeed/convert.py \
+	python/slurm_zero/deepspeed/engine.py \
+	python/slurm_zero/deepspeed/foreign.py \
+	python/slurm_zero/deepspeed/foreign_files.py \
+	python/slurm_zero/deepspeed/init.py \
+	python/slurm_zero/deepspeed/moved.py \
+	python/slurm_zero/deepspeed/optimizer.py \
+	python/slurm_zero/deepspeed/pretrained.py \
+	python/slurm_zero/deepspeed/shard.py \
+	python/slurm_zero/deepspeed/zero_to_fp32.py
 TORCH_TESTS = \
 	python/tests/cases.sh \
+	python/tests/deepspeed.sh \
 	python/tests/demo.sh \
 	python/tests/device.sh \
+	python/tests/foreign.sh \
 	python/tests/meshes.sh \
 	python/tests/models.sh \
 	python/tests/refused.sh \
@@ -41,7 +57,7 @@ TORCH_LONG_TESTS = \
 	python/tests/rendezvous.sh \
 	tests/slurm/torch.sh \
 	tests/slurm/unedited.sh
-EXTRA_DIST += $(PYTHON_FILES) \
+EXTRA_DIST += $(PYTHON_FILES) $(PYTHON_DEEPSPEED_FILES) \
 	python/slurm_zero.dist-info/entry_points.txt \
 	python/build_backend.py \
 	python/pyproject.toml \
@@ -49,19 +65,25 @@ EXTRA_DIST += $(PYTHON_FILES) \
 	python/tests/cases.py \
 	python/tests/checkpoint.py \
 	python/tests/dcp.py \
+	python/tests/deepspeed_model.py \
+	python/tests/deepspeed_write.py \
 	python/tests/device.py \
 	python/tests/device/device.cpp \
 	python/tests/device/standin.py \
 	python/tests/ends.py \
+	python/tests/engines.py \
+	python/tests/foreign.py \
 	python/tests/frameworks.py \
 	python/tests/gradients.py \
 	python/tests/harness.py \
+	python/tests/kept.py \
 	python/tests/loading.py \
 	python/tests/mesh.py \
 	python/tests/models.py \
 	python/tests/optimizers.py \
 	python/tests/pipeline.py \
 	python/tests/planned.py \
+	python/tests/pretrained.py \
 	python/tests/protect.py \
 	python/tests/refused.py \
 	python/tests/rendezvous.py \
@@ -80,6 +102,8 @@ if HAVE_PYTHON
 pythonmodulesdir = $(modulesdir)/python
 slurm_zerodir = $(pythonmodulesdir)/slurm_zero
 slurm_zero_DATA = $(PYTHON_FILES)
+slurm_zero_deepspeeddir = $(slurm_zerodir)/deepspeed
+slurm_zero_deepspeed_DATA = $(PYTHON_DEEPSPEED_FILES)
 # The entry point by which torch calls the package.
 slurm_zero_infodir = $(pythonmodulesdir)/slurm_zero-$(PACKAGE_VERSION).dist-info
 slurm_zero_info_DATA = \

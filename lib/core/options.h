@@ -38,6 +38,7 @@ enum zero_option_id {
 	ZERO_OPT_PRELOAD_PATH, /* in YAML only */
 	ZERO_OPT_PYTHON,
 	ZERO_OPT_FSDP,
+	ZERO_OPT_DEEPSPEED,
 	ZERO_OPT_PROTECT_DIR,
 	ZERO_OPT_PROTECT_MAX,
 	ZERO_OPT_ISA, /* this and the following ones in the environment only */

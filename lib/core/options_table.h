@@ -24,7 +24,7 @@ static const char *const states_choices[] = {"f32", "8bit", NULL}; /* of enum ze
 static const char *const backend_choices[] = {"auto", "none", "host", "cuda", NULL};
 static const char *const on_fault_choices[] = {"abort", "return", NULL};
 static const char *const yes_no_choices[] = {"yes", "no", NULL};
-static const char *const fsdp_choices[] = {"auto", "replace", "keep", NULL};
+static const char *const replace_choices[] = {"auto", "replace", "keep", NULL};
 static const char *const vram_source_choices[] = {"unknown",    "nvml",          "step_memory",
 						  "job_memory", "mem_available", NULL};
 static const char *const reduce_choices[] = {"nccl", "ordered", NULL};
@@ -172,7 +172,13 @@ const struct zero_option zero_option_table[ZERO_OPTIONS] = {
 		.name = "fsdp", .flag = "--zero-fsdp", .env = "ZERO_FSDP",
 		.argument = "auto|replace|keep", .default_text = "auto",
 		.help = "PyTorch's fully_shard: ours, or its own; auto: ours on CPUs",
-		.type = ZERO_TYPE_CHOICE, .choices = fsdp_choices, .where = USER,
+		.type = ZERO_TYPE_CHOICE, .choices = replace_choices, .where = USER,
+	},
+	[ZERO_OPT_DEEPSPEED] = {
+		.name = "deepspeed", .flag = "--zero-deepspeed", .env = "ZERO_DEEPSPEED",
+		.argument = "auto|replace|keep", .default_text = "auto",
+		.help = "DeepSpeed's engine: ours, or its own; auto: ours on CPUs",
+		.type = ZERO_TYPE_CHOICE, .choices = replace_choices, .where = USER,
 	},
 	[ZERO_OPT_PROTECT_DIR] = {
 		.name = "protect_dir", .env = "ZERO_PROTECT_DIR",

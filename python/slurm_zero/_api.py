@@ -100,6 +100,11 @@ def init(settings: str = "", device: str | torch.device | None = None) -> None:
     _job = job
 
 
+def job() -> Job | None:
+    """Once it is open."""
+    return _job
+
+
 def open_for(modules: list[nn.Module], mesh: DeviceMesh | None) -> None:
     """init, on the device that these modules want."""
     if _job is None:

@@ -55,7 +55,7 @@ class Layout:
     def roots(self) -> list[nn.Module]:
         return [root for ref in self._roots if (root := ref())]
 
-    def _drop(self) -> None:
+    def drop(self) -> None:
         """Frees the groups of models that the program has dropped, once all ranks have collected
         them. The job has them strongly until here: what ranks do with all groups is the same."""
         self.job.writes.end()
@@ -92,6 +92,10 @@ class Layout:
         self.job.groups += new
         for team in self.teams:
             team.groups = [g for ref in team.groups if (g := ref()) in self.job.groups]
+        for team in self.teams:
+            inside = {m for g in team.groups for m in g.modules}
+            team.roots = [ref if inside.intersection(_modules(ref)) else None
+                          for ref in team.roots]
         for handle in self.handles:
             if id(handle) in dropped:
                 _zero.group_drop(handle)
@@ -107,7 +111,7 @@ class Layout:
             return
         if len(self.handles) > 2 * self.kept:
             del new
-            self._drop()
+            self.drop()
             new = self.job.groups[self.count :]
         for group in new:
             group.follow()
@@ -273,18 +277,31 @@ def _held(refs: list[weakref.ref]) -> int:
     return _GROUP if alive and alive[0] else int(any(alive))
 
 
+def _modules(ref: weakref.ref[nn.Module] | None) -> Iterator[nn.Module]:
+    root = ref and ref()
+    return root.modules() if root else iter(())
+
+
+def _number(roots: list[weakref.ref[nn.Module] | None], root: nn.Module) -> int:
+    """The first model's names are its own, those of others have a number before them, which may
+    have been that of a model that is no more."""
+    for index, ref in enumerate(roots):
+        if ref and ref() is root:
+            return index
+    if None not in roots:
+        roots.append(None)
+    index = roots.index(None)
+    roots[index] = weakref.ref(root)
+    return index
+
+
 def _describe(group: Group, paths: Paths) -> tuple:
     params = []
     for p in group.params:
         p.trainable = p.sharded.requires_grad
         module, attribute = p.places[0]
         root, path = paths[module]
-        roots = [ref() for ref in group.team.roots]
-        if root not in roots:
-            group.team.roots.append(weakref.ref(root))
-            roots.append(root)
-        # The first model's names are its own, those of others have a number before them.
-        index = roots.index(root)
+        index = _number(group.team.roots, root)
         name = (f"{index}:" if index else "") + (f"{path}." if path else "") + attribute
         dtype, shape = p.original.dtype, tuple(p.spec.sizes)
         params.append((name, dtype, shape, p.trainable, p.dtype, p.place()))

@@ -53,6 +53,7 @@ def _state(module: Any) -> Any:
 
 
 _fully_shard.state = _state
+_fully_shard._replaces = None
 
 # ---- in programs that nobody edits -------------------------------------------------------------
 
@@ -60,7 +61,7 @@ _fully_shard.state = _state
 def install_wrapper(fsdp: ModuleType) -> None:
     """The first call of fully_shard decides for the whole program whether it is ours, by
     --zero-fsdp."""
-    if _start.settings.get("fsdp") == "keep":
+    if _start.settings.get("fsdp") == "keep" or hasattr(fsdp.fully_shard, "_replaces"):
         return
     stock, chosen = fsdp.fully_shard, None
 
@@ -72,6 +73,7 @@ def install_wrapper(fsdp: ModuleType) -> None:
             patch_modules(fully_shard, chosen)
         return chosen(module, **kwargs)
 
+    fully_shard._replaces = stock
     fully_shard.state = lambda module: (chosen or stock).state(module)
     patch_modules(stock, fully_shard)
 
@@ -94,10 +96,13 @@ def _choose(stock: Callable, module: Any, kwargs: dict[str, Any]) -> Callable:
 
 def _on_gpus() -> str | None:
     """Nobody's GPU job is to be the first test of doc/gpu.md's table."""
+    return "the job has GPUs, which need --zero-fsdp=replace so far" if has_gpus() else None
+
+
+def has_gpus() -> bool:
     import torch
 
-    has = torch.accelerator.is_available()
-    return "the job has GPUs, which need --zero-fsdp=replace so far" if has else None
+    return torch.accelerator.is_available()
 
 
 def accelerate_on_cpus(state: ModuleType) -> None:

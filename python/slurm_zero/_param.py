@@ -201,6 +201,14 @@ class Param:
             return torch.empty(end - first, dtype=dtype, device=device)
         return self.region(_zero.shard(self.handle, *self.spec.range), dtype)
 
+    def whole_value(self) -> torch.Tensor | None:
+        """A copy of all of it, if this rank can make it alone: at stages 0 to 2."""
+        job = self.group.job
+        if job.stage == 3 or self.part is None or self.part in job.writes.parts or not self.filled:
+            return None
+        whole = self.region(_zero.address(self.handle, _zero.PARAM), self.sharded.dtype)
+        return whole.view(self.spec.sizes).clone() if self.spec.tp is None else None
+
     def region(self, memory: memoryview | None, dtype: torch.dtype) -> torch.Tensor:
         """A tensor over memory of the library, which is there as long as such a tensor is."""
         if memory is not None:

@@ -32,14 +32,14 @@ def _param_of(value: Any) -> Param | None:
     return None if some else param
 
 
-def _stream(values: dict[Param, torch.Tensor | None]) -> None:
-    """Rank 0 has the values, other ranks None. All ranks call it."""
+def stream(values: dict[Param, torch.Tensor | None], rank: int = 0) -> None:
+    """That rank has the values, others None. All ranks call it."""
     next(iter(values)).group.job.settle()
     for param, value in values.items():
         if value is not None:
             value = value.detach().to(param.sharded.dtype).contiguous()
         address = 0 if value is None or not value.numel() else value.data_ptr()
-        _zero.load_from_rank(param.handle, 0, address)
+        _zero.load_from_rank(param.handle, rank, address)
         param.fill()
 
 
@@ -58,7 +58,7 @@ def _broadcast(full: dict[str, Any], local: dict[str, Any], keys: list[str], *ar
             mine[key] = param
     if mine:
         has = dist.get_rank() == 0
-        _stream({param: full[key] if has else None for key, param in mine.items()})
+        stream({param: full[key] if has else None for key, param in mine.items()})
     for key, param in mine.items():
         local[key] = param.sharded.detach()
     others = [key for key in keys if key not in mine]

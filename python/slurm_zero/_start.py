@@ -44,6 +44,7 @@ def begin() -> None:
             ("torch.distributed.rendezvous", "_rendezvous", "replace_env"),
             ("torch.distributed.fsdp", "_overlay", "install_wrapper"),
             ("accelerate.state", "_overlay", "accelerate_on_cpus"),
+            ("deepspeed", "deepspeed", "replace"),
         ):
             after_import(module, part, function)
     except Exception as error:
@@ -67,8 +68,8 @@ def _set_ranks() -> None:
 
 
 class _Finder:
-    """Calls functions after the import of certain modules, which programs may ask for before
-    without importing them."""
+    """Calls functions after each import of certain modules, which programs may ask for before
+    without importing them, and reload."""
 
     def __init__(self) -> None:
         self.calls: dict[str, Callable[[ModuleType], None]] = {}
@@ -85,15 +86,32 @@ class _Finder:
         if spec is None or spec.loader is None:
             return None
         execute = spec.loader.exec_module
+        if hasattr(execute, "_calls"):
+            return spec  # of a module that is reloaded
 
         def execute_and_call(module: ModuleType) -> None:
             execute(module)
-            call = self.calls.pop(name, None)
-            if call:
-                call(module)
+            self.calls[name](module)
 
+        execute_and_call._calls = True
         spec.loader.exec_module = execute_and_call
         return spec
+
+
+class _Executing(ModuleSpec):
+    """Of a module that imports torch itself while it is executed. Python tells its spec when that
+    has ended."""
+
+    @property
+    def _initializing(self) -> bool:
+        return True
+
+    @_initializing.setter
+    def _initializing(self, value: bool) -> None:
+        self.__class__ = ModuleSpec
+        self._initializing = value
+        if not value and self.name in sys.modules:
+            self._call(sys.modules[self.name])
 
 
 _finder = _Finder()
@@ -102,12 +120,15 @@ _finder = _Finder()
 def after_import(name: str, part: str, function: str) -> None:
     """Calls a function of a part of this package with a module, now or when it is imported."""
     call = functools.partial(_call, part, function)
-    if name in sys.modules:
-        call(sys.modules[name])
-        return
     if _finder not in sys.meta_path:
         sys.meta_path.insert(0, _finder)
     _finder.calls[name] = call
+    if name in sys.modules:
+        spec = sys.modules[name].__spec__
+        if getattr(spec, "_initializing", False):
+            spec.__class__, spec._call = _Executing, call
+        else:
+            call(sys.modules[name])
 
 
 def _call(part: str, function: str, module: ModuleType) -> None:

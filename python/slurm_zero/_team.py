@@ -21,7 +21,8 @@ class Team:
         self.handle: Any = None  # of the library; None: all ranks
         self.groups: list[Group] = []  # of this rank, with parameters, that are laid out
         self.made = 0  # of its groups, those that were dropped as well
-        self.roots: list[weakref.ref[nn.Module]] = []  # the outermost modules of these
+        # The outermost modules of these, by their numbers; None: that model is no more
+        self.roots: list[weakref.ref[nn.Module] | None] = []
         self.in_backward = False  # one of them is in the present backward pass
 
     def __str__(self) -> str:

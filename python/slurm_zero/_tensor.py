@@ -61,6 +61,25 @@ def tensor_of(memory: memoryview | None, dtype: torch.dtype) -> torch.Tensor:
     return tensor
 
 
+# Whole values of parameters, by the storages of their local tensors, which operations see instead
+# for now, see GatheredParameters.
+gathered: dict[int, torch.Tensor] = {}
+
+
+def _with_whole(args: tuple, kwargs: dict[str, Any]) -> tuple[tuple, dict[str, Any]] | None:
+    """The arguments with such values in their places; None if there are none."""
+    any_found = False
+
+    def whole(tensor: FlatShard) -> torch.Tensor:
+        nonlocal any_found
+        value = gathered.get(storage(tensor))
+        any_found = any_found or value is not None
+        return tensor if value is None else value
+
+    found = tree_map_only(FlatShard, whole, (args, kwargs))
+    return found if any_found else None
+
+
 class ShardSpec:
     """Which elements of a parameter each rank of a mesh has. `tp` is that of a DTensor of other
     ranks beside it, as in tensor parallelism: then they are those of its local tensor. It may also
@@ -240,7 +259,7 @@ class FlatShard(DTensor):
     def __create_chunk_list__(self) -> list[ChunkStorageMetadata]:
         _ready(self)
         # What is read goes straight to the memory.
-        _begin_write(self)
+        begin_write(self)
         return [ChunkStorageMetadata(offsets, sizes)
                 for offsets, sizes, _ in self._shard_spec.rectangles()]
 
@@ -276,6 +295,8 @@ class FlatShard(DTensor):
     def __torch_dispatch__(cls, func: Any, types: Any, args: tuple = (),
                            kwargs: dict[str, Any] | None = None) -> Any:
         kwargs = kwargs or {}
+        if gathered and (found := _with_whole(args, kwargs)):
+            return func(*found[0], **found[1])
         flat: list[FlatShard] = []
         _each(args, flat.append)
         _each(kwargs.values(), flat.append)
@@ -460,7 +481,7 @@ def _draw(func: Any, tensor: FlatShard, args: tuple, kwargs: dict[str, Any]) -> 
     spec, local = tensor._shard_spec, tensor._local_tensor
     if local.is_meta:
         return tensor
-    _begin_write(tensor)
+    begin_write(tensor)
     drawn = torch.randint(1 << 32, (), generator=kwargs.pop("generator", None))
     every = _gather(drawn, spec.mesh)
     place = sum(o * step for o, step in zip(spec.offsets, spec.stride))
@@ -479,7 +500,7 @@ def _draw(func: Any, tensor: FlatShard, args: tuple, kwargs: dict[str, Any]) -> 
 
 
 def _eye(tensor: FlatShard) -> FlatShard:
-    _begin_write(tensor)
+    begin_write(tensor)
     rows, columns = tensor._shard_spec.shape
     if tensor._shard_spec.tp:
         return tensor.copy_(torch.eye(rows, columns))
@@ -596,7 +617,7 @@ def _local(func: Any, args: tuple, kwargs: dict[str, Any]) -> Any:
     written = _written(func, args)
     for tensor in written if isinstance(written, (list, tuple)) else [written]:
         if isinstance(tensor, FlatShard):
-            _begin_write(tensor)
+            begin_write(tensor)
         elif isinstance(tensor, DTensor):
             raise NotImplementedError(
                 f"{func.overloadpacket.__name__} would change a tensor that is not sharded as the "
@@ -631,14 +652,14 @@ def _new(func: Any, args: tuple, kwargs: dict[str, Any]) -> torch.Tensor:
     return FlatShard.wrap(out, tensor._shard_spec) if same else out
 
 
-def _begin_write(tensor: FlatShard) -> None:
+def begin_write(tensor: FlatShard) -> None:
     param = tensor._shard_spec.param
     # Also where this rank has no element, so that all ranks know of it.
-    if param is not None and _storage(tensor) == _storage(param.sharded):
+    if param is not None and storage(tensor) == storage(param.sharded):
         param.group.job.writes.begin(param.part)
 
 
-def _storage(tensor: FlatShard) -> int:
+def storage(tensor: FlatShard) -> int:
     return tensor._local_tensor.untyped_storage()._cdata
 
 

@@ -804,6 +804,20 @@ static zero_status set_states(union value *v)
 	return zero_set_states(job, (zero_states)v[0].number);
 }
 
+/* set_moments(param, first, count, exp_avg, exp_avg_sq): addresses of f32 in host memory */
+static zero_status set_moments(union value *v)
+{
+	return zero_set_moments(v[0].param, (size_t)v[1].size, (size_t)v[2].size,
+				(const float *)(uintptr_t)v[3].size,
+				(const float *)(uintptr_t)v[4].size);
+}
+
+/* set_steps(groups, steps): that the job and these have taken */
+static zero_status set_steps(union value *v)
+{
+	return zero_set_steps(job, v[0].groups.list, v[0].groups.count, v[1].size);
+}
+
 /* step_groups(groups, beta1, beta2, eps, whether there is Muon, and of that momentum, plain, steps,
    a, b, c, eps, rate): whether a rank was told to stop */
 static zero_status step_groups(union value *v)
@@ -1062,6 +1076,8 @@ static const struct function {
 	{"step_end", "", .run = step_end, .gives = 'p'},
 	{"step_groups", "Gfffpfpiffffi", .run = step_groups, .gives = 'p'},
 	{"set_states", "i", .run = set_states},
+	{"set_moments", "PKKKK", .run = set_moments},
+	{"set_steps", "GK", .run = set_steps},
 	{"param_muon", "Pp", .param_bool = zero_param_set_muon},
 	{"param_trainable", "Pp", .param_bool = zero_param_set_trainable},
 	{"lr_scale", "Pf", .param_float = zero_param_set_lr_scale},

@@ -9,10 +9,11 @@
 # It is in two folders if the build is not in the sources.
 mkdir -p "$scratch/python/slurm_zero"
 ln -s "$(cd "$top_srcdir" && pwd)"/python/slurm_zero/*.py \
+	"$(cd "$top_srcdir" && pwd)/python/slurm_zero/deepspeed" \
 	"$(cd "$top_builddir" && pwd)/python/slurm_zero/_zero.abi3.so" "$scratch/python/slurm_zero"
 ln -s "$(cd "$top_builddir" && pwd)/python/slurm_zero.dist-info" "$scratch/python"
 # What is called stock is to be torch's own.
-export ZERO_FSDP=${ZERO_FSDP-keep}
+export ZERO_FSDP=${ZERO_FSDP-keep} ZERO_DEEPSPEED=${ZERO_DEEPSPEED-keep}
 export PYTHONPATH=$scratch/python PYTHONDONTWRITEBYTECODE=1 OMP_NUM_THREADS=1
 
 # run_ranks WORLD PROGRAM ARGUMENTS...: a program of this folder with so many ranks, or alone

@@ -2,6 +2,7 @@
 # make bench. The bare operations that a figure is held against are MPI's.
 EXTRA_DIST += \
 	tests/bench/fsdp2.py \
+	tests/bench/zero3.py \
 	tests/bench/misses.txt \
 	tests/bench/peers.py \
 	tests/bench/run.sh \

@@ -41,6 +41,7 @@ RANKS_TESTS = \
 	tests/ranks/report.ranks \
 	tests/ranks/restore.ranks \
 	tests/ranks/same_values.ranks \
+	tests/ranks/set_moments.ranks \
 	tests/ranks/shared.ranks \
 	tests/ranks/sizing.ranks \
 	tests/ranks/states_8bit.ranks \
@@ -125,6 +126,8 @@ tests_ranks_muon_ranks_SOURCES = \
 	tests/ranks/muon.c tests/double/disk.c tests/double/disk.h tests/ranks/ranks.h
 tests_ranks_muon_ranks_CPPFLAGS = $(AM_CPPFLAGS) -I$(top_srcdir)/tests
 tests_ranks_muon_ranks_LDFLAGS = $(ranks_link)
+tests_ranks_set_moments_ranks_SOURCES = tests/ranks/set_moments.c tests/ranks/ranks.h
+tests_ranks_set_moments_ranks_LDFLAGS = $(ranks_link)
 tests_ranks_states_8bit_ranks_SOURCES = tests/ranks/states_8bit.c tests/ranks/ranks.h
 tests_ranks_states_8bit_ranks_LDFLAGS = $(ranks_link)
 tests_ranks_own_step_ranks_SOURCES = tests/ranks/own_step.c tests/ranks/ranks.h

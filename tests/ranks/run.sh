@@ -26,7 +26,7 @@ step | sizing) worlds=(alone 2 3 4) ;;
 groups) worlds=(alone 2 3) ;;
 # what they do differs by who shares memory, not by how many ranks there are
 shared | teams | threads | update | views) worlds=(alone 3 2/1 4/2) ;;
-own_step | states_8bit | muon | grid | slices) worlds=(alone 2 3 2/1 4/2) ;;
+own_step | states_8bit | set_moments | muon | grid | slices) worlds=(alone 2 3 2/1 4/2) ;;
 same_values) worlds=(alone 1 2 3 4 3/2) ;;
 order) worlds=(2 3 3/2) ;;
 atomic) worlds=(alone 2) ;;
@@ -48,7 +48,7 @@ gpus=(alone-g 2g 3g)
 case $name in
 # what they measure or do is the host's: the process's memory, MPI, shared memory
 memory | no_memory | none | own_mpi | shared | large | atomic | address) gpus=() ;;
-order | own_step | states_8bit | muon | slices) gpus=(2g 3g) ;;
+order | own_step | states_8bit | set_moments | muon | slices) gpus=(2g 3g) ;;
 grid) gpus=(2g 4g) ;;
 flatten | sizing | teams | threads | tiers | views) gpus=(alone-g 3g) ;;
 # it opens many jobs

@@ -26,7 +26,7 @@ START_TEST(defaults_are_options)
 		 "slow, stream_chunk, stream_threshold, stream, flatten, allgather, bucket, "
 		 "gather_limit, "
 		 "gather_dtype, vram_reserve, backend, preload, preload_path, python, "
-		 "fsdp, protect_dir, protect_max"},
+		 "fsdp, deepspeed, protect_dir, protect_max"},
 		{"version: 1\ndefaults:\n  stage: 4\n",
 		 ":3:10: stage: '4' is out of range: 0 to 3 is allowed"},
 		{"version: 1\ndefaults:\n  stage: [3]\n",

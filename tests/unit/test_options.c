@@ -233,7 +233,7 @@ START_TEST(defaults)
 		"stream_chunk=41943040 stream_threshold=auto stream=no flatten=auto "
 		"allgather=auto bucket=1073741824 gather_limit=auto gather_dtype=param "
 		"vram_reserve=5%25 backend=auto preload=yes "
-		"preload_path= python=yes fsdp=auto protect_dir=/dev/shm "
+		"preload_path= python=yes fsdp=auto deepspeed=auto protect_dir=/dev/shm "
 		"protect_max=auto isa=auto share=0 threads=0 reduce=nccl nccl= "
 		"nccl_cta=auto open_seconds=120 "
 		"watch_seconds=5 stall_seconds=1800 end_seconds=60 on_fault=abort "
