@@ -5,6 +5,7 @@ ranks, another stage and other groups."""
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import re
@@ -29,6 +30,22 @@ _DTYPES = {dtype: name for name, dtype in _TORCH.items()}
 _kept: list[tuple[Any, str, torch.Tensor]] = []
 # What a save in the background still writes.
 _written: list[torch.Tensor] = []
+
+
+@contextlib.contextmanager
+def agreed() -> Iterator[None]:
+    """What a rank cannot do within it is an error on all ranks, at its end."""
+    error = None
+    try:
+        yield
+    except Exception as raised:
+        error = raised
+    try:
+        _zero.agree(error and (str(error) or repr(error)))
+    except _zero.Error:
+        if error:
+            raise error from None
+        raise
 
 
 def _forget() -> None:
@@ -94,28 +111,32 @@ def states_to_shards(optimizer: Optimizer) -> None:
 def _user_bytes(job: Job, models: list[torch.nn.Module], optimizers: list[Optimizer],
                 extra: Callable[[], Any]) -> bytes:
     """Registers the optimizers' states. Returns what the program saves beside them."""
-    error, states, text = None, {}, ""
+    states = {}
     try:
-        hyper = [[_hyper(group) for group in o.param_groups] for o in optimizers]
-        text = json.dumps({"optimizers": hyper, "extra": extra()})
-        for param, name, tensor, whole in _states(job, optimizers):
-            if not tensor.is_contiguous():
-                raise NotImplementedError(f"state {name} of {param.name} is not contiguous")
-            _register(param.handle, name, tensor, whole)
-            states[param.name, name] = tensor.dtype, whole
-    except Exception as raised:
-        error = raised
-    try:
-        _zero.agree(error and str(error))
-        for (param, name), (dtype, whole) in job.layout.merge(states).items():
+        with agreed():
+            hyper = [[_hyper(group) for group in o.param_groups] for o in optimizers]
+            text = json.dumps({"optimizers": hyper, "extra": extra()}).encode() + b"\n"
+            for param, name, tensor, whole in _states(job, optimizers):
+                if not tensor.is_contiguous():
+                    raise NotImplementedError(f"state {name} of {param.name} is not contiguous")
+                _register(param.handle, name, tensor, whole)
+                states[param.name, name] = tensor.dtype, whole
+            unsharded = _unsharded.copies(models)
+            dumped = _dump(unsharded)
+        if job.layout.differs():
+            states, unsharded = job.layout.merge(states), job.layout.merge(unsharded)
+            with agreed():
+                dumped = _dump(unsharded)
+        for (param, name), (dtype, whole) in states.items():
             _register_foreign(job, param, name, dtype, whole)
-        unsharded = job.layout.merge(_unsharded.copies(models))
-    except _zero.Error:
+    except Exception:
         _forget()
-        if error:
-            raise error from None
         raise
-    return text.encode() + b"\n" + (_unsharded.dump(unsharded) if dist.get_rank() == 0 else b"")
+    return text + dumped
+
+
+def _dump(unsharded: dict[str, torch.Tensor]) -> bytes:
+    return _unsharded.dump(unsharded) if dist.get_rank() == 0 else b""
 
 
 def save(job: Job, models: list[torch.nn.Module], optimizers: list[Optimizer], folder: str,

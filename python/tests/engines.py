@@ -3,12 +3,15 @@
 prints `case: what number...` lines, which are to be the same whoever's the engine is."""
 
 import contextlib
+import itertools
 import json
 import os
+import shutil
 import sys
 
 os.environ.setdefault("DS_ACCELERATOR", "cpu")
 import deepspeed
+import numpy
 import torch
 from deepspeed.runtime.fp16.unfused_optimizer import FP16_UnfusedOptimizer
 from torch import nn
@@ -285,7 +288,7 @@ def saved():
     """Checkpoints by tags, with states of the program; the training goes on as it would have."""
     engine = saving()
     train("saved", engine, steps=3)
-    state = {"told": [1, "two"], "rank": rank}
+    state = {"told": [1, "two"], "rank": rank, "random": numpy.random.get_state()}
     assert engine.save_checkpoint(f"{folder}/saved", client_state=state)
     tag = f"global_step{engine.global_steps}"
     assert open(f"{folder}/saved/latest", encoding="ascii").read() == tag
@@ -299,6 +302,7 @@ def saved():
     assert engine.load_checkpoint(f"{folder}/none") == (None, None)
     path, state = engine.load_checkpoint(f"{folder}/saved")
     assert tag in path and state["told"] == [1, "two"], (path, state)
+    numpy.random.set_state(state["random"])
     assert state["rank"] == (rank if stage == 3 else 0)
     train("saved.loaded", engine, steps=2, first=3)
     del engine
@@ -308,6 +312,60 @@ def saved():
     tell("saved", "counts", engine.global_steps)
     if stage != 3:  # where DeepSpeed loads nothing
         tell("saved", "module", engine(batch(7)).item())
+
+
+def fails(call):
+    """Whether it raises an error, which it does on both ranks or on neither."""
+    try:
+        call()
+        raised = False
+    except Exception:
+        raised = True
+    every = [None, None]
+    torch.distributed.all_gather_object(every, raised)
+    assert every[0] == every[1], every
+    return raised
+
+
+def plant(module, name, good, who):
+    """Makes a function fail on a rank after so many calls. Returns what takes that back."""
+    stock, calls = getattr(module, name), itertools.count()
+
+    def planted(*args, **kwargs):
+        if next(calls) >= good and rank == who:
+            raise OSError("planted")
+        return stock(*args, **kwargs)
+
+    setattr(module, name, planted)
+    return lambda: setattr(module, name, stock)
+
+
+@case
+def failing():
+    """What a rank cannot do is an error of both, `latest` names a whole checkpoint all the time,
+    and the training goes on."""
+    engine = saving()
+    train("failing", engine, steps=1)
+    if not type(engine).__module__.startswith("deepspeed."):  # whose other rank waits
+        path = f"{folder}/failing"
+        engine.save_checkpoint(path, tag="first")
+        calls = (os, "makedirs"), (os, "replace"), (torch, "save"), (shutil, "copy")
+        failed = 0
+        for number, (call, who, good) in enumerate(itertools.product(calls, range(2), range(3))):
+            mend = plant(*call, good, who)
+            failed += fails(lambda number=number: engine.save_checkpoint(path, tag=number))
+            fails(lambda: engine.save_16bit_model(f"{path}/whole"))
+            mend()
+            assert engine.load_checkpoint(path)[0] is not None
+        assert failed >= 6, failed
+        if rank == 0:
+            with open(f"{path}/latest", encoding="ascii") as file:
+                last = f"{path}/{file.read()}"
+            last += "/" + max(name for name in os.listdir(last) if name.endswith(".pt"))
+            os.truncate(last, 100)
+        torch.distributed.barrier()
+        assert fails(lambda: engine.load_checkpoint(path))
+    train("failing", engine, steps=1, first=1)
 
 
 @case

@@ -14,7 +14,7 @@ import torch.distributed as dist
 from deepspeed.utils import logger
 from torch import nn
 
-from .. import _api
+from .. import _api, _checkpoint
 from .._tensor import FlatShard
 from . import convert, foreign_files, moved
 
@@ -103,10 +103,10 @@ class Checkpoints:
         for name, value in self._consolidated(exclude_frozen_parameters):
             if dist.get_rank() == 0:
                 found[name] = value
-        if dist.get_rank() == 0:
-            os.makedirs(save_dir, exist_ok=True)
-            _write(path, found)
-        dist.barrier()
+        with _checkpoint.agreed():
+            if dist.get_rank() == 0:
+                os.makedirs(save_dir, exist_ok=True)
+                _write(path, found)
         return True
 
     # -- checkpoints
@@ -119,23 +119,23 @@ class Checkpoints:
             raise ValueError(f"save_dir must be a non-empty string, got {save_dir!r}")
         tag = str(tag) if tag is not None else f"global_step{self.global_steps}"
         self._checkpoint_tag_validation(tag)
-        folder = os.path.join(save_dir, tag)
-        if self.global_rank == 0:
-            os.makedirs(folder, exist_ok=True)
-        dist.barrier()
+        folder, first = os.path.join(save_dir, tag), self.global_rank == 0
+        with _checkpoint.agreed():
+            if first:
+                os.makedirs(folder, exist_ok=True)
         _api.save(_models(), self.optimizer, folder, extra=convert.described(self.module),
                   keep_last=1)
-        if self.global_rank == 0 or self.zero_optimization_stage() == 3:
-            _write(_state_file(folder, self.global_rank), self._own_state(client_state or {}))
-        dist.barrier()
-        if self.global_rank == 0:
-            shutil.copy(os.path.join(os.path.dirname(__file__), "zero_to_fp32.py"), save_dir)
-        if save_latest and self.global_rank == 0:
-            path = os.path.join(save_dir, "latest")
-            with open(f"{path}.new", "w", encoding="utf-8") as file:
-                file.write(tag)
-            os.replace(f"{path}.new", path)
-        dist.barrier()
+        with _checkpoint.agreed():
+            if first or self.zero_optimization_stage() == 3:
+                _write(_state_file(folder, self.global_rank), self._own_state(client_state or {}))
+            if first:
+                shutil.copy(os.path.join(os.path.dirname(__file__), "zero_to_fp32.py"), save_dir)
+        with _checkpoint.agreed():
+            if first and save_latest:
+                path = os.path.join(save_dir, "latest")
+                with open(f"{path}.new", "w", encoding="utf-8") as file:
+                    file.write(tag)
+                os.replace(f"{path}.new", path)
         return True
 
     def _own_state(self, client_state: dict[str, Any]) -> dict[str, Any]:
@@ -155,23 +155,34 @@ class Checkpoints:
         """All ranks call it. The number of ranks and the stage may be others than at the save."""
         if custom_load_fn is not None:
             raise NotImplementedError("load_checkpoint with custom_load_fn is not supported")
-        path = foreign_files.find(load_dir, None if tag is None else str(tag))
-        if path is not None:
-            return path, self._load_foreign(path, load_module_strict, load_optimizer_states,
-                                            load_lr_scheduler_states, load_module_only)
-        if tag is None:
-            tag = self._latest(load_dir)
-            if tag is None:
-                return None, None
-        folder = os.path.join(load_dir, str(tag))
+        folder, is_foreign = self._find(load_dir, None if tag is None else str(tag))
+        if folder is None:
+            return None, None
+        if is_foreign:
+            return folder, self._load_foreign(folder, load_module_strict, load_optimizer_states,
+                                              load_lr_scheduler_states, load_module_only)
         with_optimizer = load_optimizer_states and not load_module_only
         if _api.restore(_models(), self.optimizer if with_optimizer else None, folder) is None:
             return None, None
-        path = _state_file(folder, self.global_rank)
-        state = foreign_files.load_file(path if os.path.exists(path) else _state_file(folder, 0))
+        with _checkpoint.agreed():
+            path = _state_file(folder, self.global_rank)
+            path = path if os.path.exists(path) else _state_file(folder, 0)
+            state = foreign_files.load_file(path)
         if not load_module_only:
             self._take_state(state, load_lr_scheduler_states)
         return folder, state["client_state"]
+
+    def _find(self, load_dir: str, tag: str | None) -> tuple[str | None, bool]:
+        """(folder, whether it is DeepSpeed's own), as rank 0 sees it."""
+        found = [None, False]
+        with _checkpoint.agreed():
+            if self.global_rank == 0:
+                path = foreign_files.find(load_dir, tag)
+                if path is None and tag is None:
+                    tag = self._latest(load_dir)
+                found = [path or tag and os.path.join(load_dir, tag), path is not None]
+        dist.broadcast_object_list(found)
+        return tuple(found)
 
     def _load_foreign(self, path: str, strict: bool, with_optimizer: bool, with_scheduler: bool,
                       module_only: bool) -> dict[str, Any]:

@@ -10,10 +10,10 @@ import re
 import zipfile
 from typing import Any
 
+import numpy
 import torch
 
 from .. import _zero
-
 
 MODEL, OPTIMIZER = "_model_states.pt", "_optim_states.pt"
 
@@ -26,10 +26,23 @@ class _Attributes:
     """What an object of a class of DeepSpeed is read as."""
 
 
-_STAND_INS = [(_Attributes, f"deepspeed.{name}") for name in (
-    "runtime.fp16.loss_scaler.DynamicLossScaler", "runtime.fp16.loss_scaler.LossScaler",
-    "utils.tensor_fragment.fragment_address",
-)] + [(int, "deepspeed.runtime.zero.config.ZeroStageEnum"), argparse.Namespace]
+_multiarray = getattr(numpy, "_core", None) or numpy.core  # whose name numpy 2 has changed
+# (what it is read as, its name in the file)
+_STAND_INS: list[tuple[Any, str]] = [
+    *((_Attributes, f"deepspeed.{name}") for name in (
+        "runtime.fp16.loss_scaler.DynamicLossScaler", "runtime.fp16.loss_scaler.LossScaler",
+        "utils.tensor_fragment.fragment_address",
+    )),
+    (int, "deepspeed.runtime.zero.config.ZeroStageEnum"),
+    (argparse.Namespace, "argparse.Namespace"),
+    # States of generators, which programs keep beside their steps.
+    (numpy.ndarray, "numpy.ndarray"), (numpy.dtype, "numpy.dtype"),
+    *((getattr(_multiarray.multiarray, name), f"numpy.{core}.multiarray.{name}")
+      for core in ("core", "_core") for name in ("_reconstruct", "scalar")),
+    *((kind, f"numpy.dtypes.{kind.__name__}") for kind in (
+        type(numpy.dtype(code)) for code in "?bBhHiIlLqQefdSU"
+    )),
+]
 
 
 def _allowed(path: str) -> str:
@@ -38,7 +51,7 @@ def _allowed(path: str) -> str:
         names = torch.serialization.get_unsafe_globals_in_checkpoint(path)
     except Exception:
         return ""
-    known = {name for _, name in _STAND_INS[:-1]} | {"argparse.Namespace"}
+    known = {name for _, name in _STAND_INS}
     return ", ".join(name for name in names if name not in known)
 
 

@@ -27,24 +27,15 @@ def load(path: str, module: nn.Module, optimizer: Optimizer | None, *,
     alone, from the folder of a checkpoint of DeepSpeed, as foreign.find returns it. Returns
     what else that has. With `strict` the names must be the same. All ranks call it; nothing is
     changed if one of them finds a fault."""
-    error, found = None, None
-    job = _api._job
+    job = _api.job()
     job.layout.update()
     job.settle()
-    try:
+    with _checkpoint.agreed():
         found = foreign.Checkpoint(path, optimizer and _order(module, optimizer))
         found.verify(dist.get_rank(), dist.get_world_size())
         names = _match(found, module, strict)
         if optimizer is not None:
             _check_states(found, optimizer, names)
-    except (_zero.Error, OSError, NotImplementedError) as raised:
-        error = raised
-    try:
-        _zero.agree(error and str(error))
-    except _zero.Error:
-        if error:
-            raise error from None
-        raise
     with torch.no_grad():
         _fill(found, module, names)
         job.writes.end()
