@@ -142,6 +142,8 @@ struct zero_settings {
 	/* Where the value came from: "default", "ZERO_STAGE", "--zero-stage", "ZERO_RESOLVED",
 	   "zero_open", "zero.yaml:12". Owned. */
 	char *origin[ZERO_OPTIONS];
+	/* The site limits or locks it, so that a configuration of DeepSpeed does not set it. */
+	bool ruled[ZERO_OPTIONS];
 };
 
 extern const struct zero_option zero_option_table[ZERO_OPTIONS];

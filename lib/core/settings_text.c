@@ -163,6 +163,16 @@ static void shorten(char *origin)
 	*to = '\0';
 }
 
+/* Whether an option has an entry in `origins`: if it is no default, or if the site rules it. */
+static bool has_entry(const struct zero_settings *settings, int id, const char *origin)
+{
+	const char *origins = settings->value[ZERO_OPT_ORIGINS].text;
+	size_t length;
+
+	return strcmp(origin, "default") != 0 || settings->ruled[id] ||
+	       (origins && find_origin(origins, zero_option_table[id].name, &length));
+}
+
 /* The value of the option `origins`; malloc'ed, NULL: no memory. */
 static char *list_origins(const struct zero_settings *settings)
 {
@@ -178,7 +188,7 @@ static char *list_origins(const struct zero_settings *settings)
 		ok = origin != NULL;
 		if (ok)
 			shorten(origin);
-		if (ok && strcmp(origin, "default") != 0)
+		if (ok && has_entry(settings, i, origin))
 			fprintf(out, "%s%s:%.*s", ftell(out) ? ";" : "", zero_option_table[i].name,
 				MAX_ORIGIN, origin);
 		free(origin);

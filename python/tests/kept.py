@@ -82,6 +82,7 @@ TAKEN = [
 
 def refused():
     import deepspeed
+    from slurm_zero import _start
     from slurm_zero.deepspeed import config
 
     for given, sentence in REFUSED:
@@ -102,10 +103,10 @@ def refused():
     # The library's options of a configuration; that for the stage is a flag's.
     given = zero(stage3_max_live_parameters=1e6, stage3_allgather_sequential=True,
                  reduce_bucket_size=5e5)
-    assert config.settings(given) == (
-        "allgather=single gather_limit=4000000 bucket=2000000"
-    ), (
-        config.settings(given))
+    assert config.settings(given) == "allgather=single gather_limit=4000000 bucket=2000000"
+    # What the site limits is not taken from it, a default neither.
+    _start.settings["origins"] += ";bucket:default"
+    assert config.settings(given) == "allgather=single gather_limit=4000000"
 
 
 def whole():

@@ -434,6 +434,8 @@ static bool resolve_option(const struct resolve_context *context, enum zero_opti
 
 	if (!check_bounds(context, id))
 		return false;
+	resolved->ruled[id] =
+		rule->lock || rule->min[0] || rule->min[1] || rule->max[0] || rule->max[1];
 	if (rule->default_value &&
 	    !set_from_statement(resolved, context->site, rule->default_value))
 		return no_memory(context);

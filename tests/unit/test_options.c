@@ -334,10 +334,12 @@ START_TEST(origins_are_handed_on)
 	/* Its name begins with that of another option, which has no origin. */
 	ck_assert(zero_settings_set(&settings, ZERO_OPT_PRELOAD_PATH, "/l", "f.yaml:4", why,
 				    sizeof why));
+	settings.ruled[ZERO_OPT_CHECK] = true;
 	for (int round = 0; round < 3; round++) {
 		text = zero_settings_format(&settings);
 		ck_assert_ptr_nonnull(strstr(text, " origins=stage:a,b:c.yaml:12,%20at%202%20by%"
 						   "20f.yaml:3;bucket:--zero-bucket"));
+		ck_assert_ptr_nonnull(strstr(text, ";check:default"));
 		zero_settings_clear(&settings);
 		ck_assert(zero_settings_init(&settings));
 		ck_assert(zero_settings_parse(&settings, text, "ZERO_RESOLVED", why, sizeof why));

@@ -180,6 +180,8 @@ START_TEST(limits_refuse_users_and_clamp_defaults)
 	resolves_to(&scene, ZERO_OPT_STREAM_CHUNK, "16777216", "$S:7, at most 16M by $S:9");
 	resolves_to(&scene, ZERO_OPT_BUCKET, "2147483648", "default, at least 2G by $S:5");
 	resolves_to(&scene, ZERO_OPT_STAGE, "2", "default, at most 2 by $S:6");
+	ck_assert(scene.resolved.ruled[ZERO_OPT_BUCKET] && scene.resolved.ruled[ZERO_OPT_STAGE]);
+	ck_assert(!scene.resolved.ruled[ZERO_OPT_GATHER_LIMIT]);
 	set_user(&scene, ZERO_OPT_STREAM_CHUNK, "16M", "--zero-stream-chunk");
 	resolves_to(&scene, ZERO_OPT_STREAM_CHUNK, "16777216", "--zero-stream-chunk");
 	set_user(&scene, ZERO_OPT_STREAM_CHUNK, "16777217", "--zero-stream-chunk");
