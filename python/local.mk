@@ -90,6 +90,7 @@ EXTRA_DIST += $(PYTHON_FILES) $(PYTHON_DEEPSPEED_FILES) \
 	python/tests/slow.py \
 	python/tests/steps.py \
 	python/tests/streamed.py \
+	python/tests/surface.py \
 	python/tests/tensors.py \
 	python/tests/torch.sh \
 	python/tests/train.py \

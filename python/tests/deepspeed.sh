@@ -65,11 +65,16 @@ for what in refused whole hook after absent; do
 			"$scratch/err" || fail "$what: $(<"$scratch/err")"
 done
 
+for stage in 0 3; do
+	engine replace 2 surface "$stage"
+	echo "surface at stage $stage: $(tail -1 "$scratch/replace")"
+done
+
 cases=(of_config of_client callables boundaries data saved moved written)
 both engines 0 "${cases[@]}" bf16
 both engines 1 "${cases[@]}"
-both engines 2 "${cases[@]}" bf16 fp16 direct failing
-both engines 3 "${cases[@]}" bf16 fp16 direct failing context converted
+both engines 2 "${cases[@]}" bf16 fp16 direct skipped failing
+both engines 3 "${cases[@]}" bf16 fp16 direct skipped failing context converted
 
 imports accelerate transformers || exit 0
 cases=(trainer)
@@ -77,8 +82,10 @@ cases=(trainer)
 both pretrained 3 loaded made own "${cases[@]}"
 both pretrained 3 accelerated
 [[ ${ZERO_TEST_LONG-} ]] || exit 0
-both engines 1 bf16 fp16 direct
+# With fp16 DeepSpeed skips more steps at stage 1, where it adds up micro-batches in 16 bits.
+both engines 1 bf16 direct skipped
 for stage in 1 2; do
+	engine replace 2 surface "$stage"
 	both pretrained "$stage" own "${cases[@]}"
 	both pretrained "$stage" accelerated
 done

@@ -1,7 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 # shellcheck shell=bash
 # For tests that run torch, after tests/common.sh: a Python that has it, and the package of this
-# build. With ZERO_TEST_LONG, as make check-torch sets it, they do all that they can.
+# build. With ZERO_TEST_LONG, as make check-torch sets it, they do all that they can. A folder of
+# `pip install --target` in ZERO_TEST_PACKAGES comes before that Python's own packages: with another
+# version of DeepSpeed, say.
 [[ ${TORCH_PYTHON-} ]] || skip torch "TORCH_PYTHON names no Python that has it"
 [[ -e $top_builddir/python/slurm_zero/_zero.abi3.so ]] ||
 	fail "this build has no Python package: Python's headers were not found"
@@ -14,7 +16,8 @@ ln -s "$(cd "$top_srcdir" && pwd)"/python/slurm_zero/*.py \
 ln -s "$(cd "$top_builddir" && pwd)/python/slurm_zero.dist-info" "$scratch/python"
 # What is called stock is to be torch's own.
 export ZERO_FSDP=${ZERO_FSDP-keep} ZERO_DEEPSPEED=${ZERO_DEEPSPEED-keep}
-export PYTHONPATH=$scratch/python PYTHONDONTWRITEBYTECODE=1 OMP_NUM_THREADS=1
+PYTHONPATH=$scratch/python${ZERO_TEST_PACKAGES:+:$ZERO_TEST_PACKAGES}
+export PYTHONPATH PYTHONDONTWRITEBYTECODE=1 OMP_NUM_THREADS=1
 
 # run_ranks WORLD PROGRAM ARGUMENTS...: a program of this folder with so many ranks, or alone
 run_ranks() {

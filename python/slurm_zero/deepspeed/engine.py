@@ -25,7 +25,7 @@ from deepspeed.utils import groups
 from deepspeed.utils.timer import SynchronizedWallClockTimer, ThroughputTimer
 from torch import nn
 
-from .. import _api, _zero
+from .. import _api, _overlay, _zero
 from .._module import FullyShardedModule
 from . import config as configuration
 from . import init, optimizer, shard, tell
@@ -37,14 +37,16 @@ class Engine(Checkpoints, DeepSpeedEngine):
     mpu = mesh_device = losses = loss_scaler = checkpoint_engine = random_ltd_scheduler = None
     optimizer = basic_optimizer = lr_scheduler = training_dataloader = None
     loaded_checkpoint_mp_world_size = loaded_checkpoint_dp_world_size = None
-    all_to_all_group = moe_layers = _python_gc_generation = None
+    all_to_all_group = local_all_to_all_group = scale_wrt_gas = _python_gc_generation = None
     _is_gradient_accumulation_boundary = _global_grad_norm = torch_autocast_z0_gradscaler = None
     enable_backward_allreduce = gradient_average = warn_unscaled_loss = True
     inside_no_sync_ctxt = has_moe_layers = zenflow = pipeline_parallelism = use_ds_comm = False
+    optimized_linear_lora_enabled = optimized_linear_base_weight_sharding = False
     dont_change_device = _scaled = _step_applied = _running_engine_step = _is_compiled = False
     _deepcompile_active = _deepcompile_native_initialized = False
     global_steps = global_samples = micro_steps = skipped_steps = _unmanaged_backward_count = 0
     checkpoint_mp_rank = 0
+    eigenvalue = block_eigenvalue = quantizer = progressive_layer_drop = None  # before 0.19
     mp_world_size = sequence_parallel_size = 1
 
     def __init__(self, config: Any, config_class: DeepSpeedConfig, wanted: dict[str, Any],
@@ -55,6 +57,10 @@ class Engine(Checkpoints, DeepSpeedEngine):
         self.config, self._config = config, config_class
         self.client_optimizer, self.client_lr_scheduler = optimizer, lr_scheduler
         self.training_data, self.collate_fn = training_data, collate_fn
+        self.moe_layers, self.gate_modules, self.num_experts = [], [], []
+        self.sparse_tensor_module_names: set[str] = set()
+        self.expert_parallel_group, self.expert_data_parallel_group = {}, {}
+        self.engine_timers_cache: dict[str, float] = {}
         self.local_rank = int(os.environ.get("LOCAL_RANK", "0"))
         self._set_distributed_vars(args)
         self.data_parallel_group = self.seq_data_parallel_group = groups._get_data_parallel_group()
@@ -78,6 +84,7 @@ class Engine(Checkpoints, DeepSpeedEngine):
         changed = shard.shard(model, self.zero_optimization_stage(), configuration.settings(wanted),
                               configuration.dtype(wanted))
         self._modules["module"] = self.__dict__["module"] = model
+        self.param_names = {p: name for name, p in model.named_parameters()}
         for m in model.modules() if self.zero_optimization_stage() < 3 else ():
             m.register_state_dict_post_hook(functools.partial(Engine._plain_values, self))
         return changed
@@ -185,15 +192,17 @@ class Engine(Checkpoints, DeepSpeedEngine):
         gradients = [g for g in gradients if g.numel()]
         scale = 1.0 if self.loss_scaler is None else self.loss_scaler.cur_scale
         norm = self._norm(gradients) / scale
-        overflow = self.loss_scaler is not None and not math.isfinite(norm)
-        if not overflow:
+        overflow = not math.isfinite(norm) and self._skips()
+        if overflow:
+            self._global_grad_norm = math.inf
+        else:
             factor, limit = 1 / scale, self.gradient_clipping()
             if limit > 0:
                 factor /= max(1.0, (norm + 1e-6) / limit)
             if factor != 1 and gradients:
                 torch._foreach_mul_(gradients, factor)
             self.optimizer.step()
-            self._global_grad_norm = norm
+            self._global_grad_norm = torch.tensor(norm, dtype=torch.float64)
         self.optimizer.overflow, self._step_applied = overflow, not overflow
         for p in self._params():
             p.grad = None
@@ -205,6 +214,13 @@ class Engine(Checkpoints, DeepSpeedEngine):
         elif self.lr_scheduler is not None:
             self.lr_scheduler.step(**(lr_kwargs or {}))
         self._count_step()
+
+    def _skips(self) -> bool:
+        """Whether a step is left out if its gradients have an infinity or a NaN."""
+        stage, bf16 = self.zero_optimization_stage(), self._config.bfloat16_config
+        if stage in (1, 2) and bf16.enabled:
+            return getattr(bf16, "check_grad_overflow", True)
+        return bool(stage) or bf16.enabled or self.fp16_enabled()
 
     def _norm(self, gradients: list[torch.Tensor]) -> float:
         """Of all gradients of all ranks."""
@@ -224,6 +240,19 @@ class Engine(Checkpoints, DeepSpeedEngine):
             samples = samples // self.gradient_accumulation_steps() * self._unmanaged_backward_count
             self._unmanaged_backward_count = 0
         self.global_samples += samples
+
+    def allreduce_gradients(self, *_: Any, **__: Any) -> None:
+        """The backward pass has reduced them."""
+
+    def offload_states(self, *_: Any, **__: Any) -> None:
+        """On CPUs they are where they are to go."""
+        if _overlay.has_gpus():
+            raise NotImplementedError(
+                "offload_states is not supported on GPUs: use --zero-offload=optimizer"
+            )
+
+    def reload_states(self, *_: Any, **__: Any) -> None:
+        """None were moved."""
 
     def _get_optimizer_loss_scale(self) -> float | None:
         return self.loss_scaler and self.loss_scaler.cur_scale

@@ -119,8 +119,8 @@ class Init(stock.Init):
         Init.used = True
         super().__init__(*args, **kwargs)
 
-    def _enable_mem_efficient_linear(self) -> None:
-        """torch's own does not keep what is gathered."""
+    # torch's own keeps nothing that is gathered.
+    mem_efficient_linear = property(lambda self: False, lambda self, value: None)
 
     def _zero_init_param(self, param: nn.Parameter) -> None:
         self._convert_to_deepspeed_param(param)
