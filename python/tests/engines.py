@@ -70,10 +70,14 @@ def make(**options):
     return Model(**options)
 
 
+# A linear layer of DeepSpeed's own, of stage 3, adds a bias after it has rounded.
+ZERO = {"stage": stage, "memory_efficient_linear": False}
+
+
 def settings(**others):
     return copy.deepcopy({  # DeepSpeed may take keys out of it
         "train_micro_batch_size_per_gpu": MICRO, "gradient_accumulation_steps": 2,
-        "zero_optimization": {"stage": stage}, "zero_allow_untested_optimizer": True,
+        "zero_optimization": ZERO, "zero_allow_untested_optimizer": True,
         "steps_per_print": 1000, **others,
     })
 
@@ -204,7 +208,7 @@ def gathered(p, modifier=None):
 @case
 def context():
     """zero.Init, and what programs do with its parameters before and after initialize."""
-    config = settings(optimizer=ADAMW, zero_optimization={"stage": 3})
+    config = settings(optimizer=ADAMW)
     torch.manual_seed(5 + rank)  # rank 0's values count
     with deepspeed.zero.Init(config_dict_or_path=config):
         model = Model(tied=False)
@@ -265,7 +269,7 @@ def converted():
         def forward(self, x):
             return (self.layers(x) * self.scale).square().mean()
 
-    config = settings(zero_optimization={"stage": 3}, optimizer=ADAMW)
+    config = settings(optimizer=ADAMW)
     with deepspeed.zero.Init(config_dict_or_path=config):
         model = Own()
     other = nn.Sequential(nn.Linear(3, 4), nn.Linear(4, 2))
@@ -384,7 +388,7 @@ def direct():
             loss.backward()
             engine.step()
         tell("direct", f"loss.{step}", loss.item(), float(engine.get_global_grad_norm()))
-    engine = saving(fp16={"enabled": True, "loss_scale": 128}, zero_optimization=LINEAR)
+    engine = saving(fp16={"enabled": True, "loss_scale": 128})
     for step in range(2):
         for micro in range(2):
             engine.scale(engine(batch(10 * step + micro))).backward()
@@ -408,15 +412,11 @@ def skipped():
         assert engine.get_global_grad_norm() < 1e9
 
 
-# DeepSpeed's own of stage 3 adds a bias after it has rounded.
-LINEAR = {"stage": stage, "memory_efficient_linear": False}
-
-
 @case
 def bf16():
     if stage == 0:  # where DeepSpeed's own makes a step of zero gradients before the first
         FP16_UnfusedOptimizer.initialize_optimizer_states = lambda optimizer: None
-    engine = saving(bf16={"enabled": True}, zero_optimization=LINEAR)
+    engine = saving(bf16={"enabled": True})
     train("bf16", engine, steps=8)
     if stage < 3:
         value = engine.module.state_dict()["blocks.0.up.weight"]
@@ -428,12 +428,12 @@ def fp16():
     """The loss scale is too large at first; steps are skipped until it is not."""
     if not get_accelerator().is_fp16_supported():
         return
-    engine = saving(zero_optimization=LINEAR, fp16={
+    engine = saving(fp16={
         "enabled": True, "initial_scale_power": 17, "hysteresis": 2, "loss_scale_window": 4})
     # DeepSpeed's own of stage 3 divides the norm by the scale of the next step.
     train("fp16", engine, steps=12, norms=False)
     tell("fp16", "scale", engine.optimizer.cur_scale)
-    engine = saving(zero_optimization=LINEAR, fp16={"enabled": True, "loss_scale": 128})
+    engine = saving(fp16={"enabled": True, "loss_scale": 128})
     train("fp16.static", engine, steps=4)
 
 
@@ -450,7 +450,7 @@ def moved():
 def written():
     """A file of the model alone."""
     engine = saving(zero_optimization={
-        "stage": stage, "stage3_gather_16bit_weights_on_model_save": True})
+        **ZERO, "stage3_gather_16bit_weights_on_model_save": True})
     train("written", engine, steps=2)
     assert engine.save_16bit_model(f"{folder}/model", "m.bin")
     torch.distributed.barrier()

@@ -128,6 +128,7 @@ def whole():
         assert "this model was made by zero.Init of slurm_zero" in str(error), error
     else:
         raise AssertionError("initialize has left a model of zero.Init to DeepSpeed")
+    torch.distributed.destroy_process_group()
 
 
 def hook():
