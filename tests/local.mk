@@ -491,9 +491,10 @@ TEST_ENVIRONMENT = \
 			$(SLURM_CFLAGS) $(YAML_CFLAGS) $(CUDA_CFLAGS) $(NCCL_CFLAGS)';
 AM_TESTS_ENVIRONMENT = $(TEST_ENVIRONMENT)
 
-# The tests of our own code alone; the sanitizers run them.
+# The tests of our own code alone, and nothing else compiled for them; the sanitizers run them.
 check-own:
-	$(MAKE) $(AM_MAKEFLAGS) check TESTS='$(OWN_TESTS)'
+	$(MAKE) $(AM_MAKEFLAGS) check TESTS='$(OWN_TESTS)' \
+		check_PROGRAMS='$(filter-out %.sh,$(OWN_TESTS)) $(FUZZ_TARGETS)'
 # The programs of Check, and nothing else compiled for them: for whoever builds packages.
 check-unit:
 	$(MAKE) $(AM_MAKEFLAGS) check check_PROGRAMS='$(CHECK_UNIT)' TESTS='$(CHECK_UNIT)'
@@ -506,6 +507,10 @@ endif
 if HAVE_CBLAS
 OWN_TESTS += tests/gpt/gradients
 endif
+
+# make check without what make check-long does too, and more of it.
+check-short:
+	$(MAKE) $(AM_MAKEFLAGS) check TESTS='$(filter-out $(LONG_TESTS),$(TESTS))'
 
 # What takes minutes, and the random tests with more seeds than make check has time for.
 check-long:
@@ -531,7 +536,7 @@ SOAK_TESTS = \
 
 # Those of them that have threads, for the sanitizer that watches these.
 check-threads:
-	$(MAKE) $(AM_MAKEFLAGS) check TESTS='$(THREADS_TESTS)'
+	$(MAKE) $(AM_MAKEFLAGS) check TESTS='$(THREADS_TESTS)' check_PROGRAMS='$(THREADS_TESTS)'
 THREADS_TESTS = \
 	tests/ranks/close.ranks \
 	tests/ranks/export.ranks \
@@ -557,4 +562,4 @@ format-check:
 analyze:
 	@$(TEST_ENVIRONMENT) ZERO_REQUIRE=clang,cppcheck bash $(top_srcdir)/tests/analyze.sh
 
-.PHONY: analyze check-long check-soak check-own check-threads check-unit format-check
+.PHONY: analyze check-long check-short check-soak check-own check-threads check-unit format-check

@@ -92,14 +92,14 @@ class Layout:
         self.job.groups += new
         for team in self.teams:
             team.groups = [g for ref in team.groups if (g := ref()) in self.job.groups]
-        for team in self.teams:
-            inside = {m for g in team.groups for m in g.modules}
-            team.roots = [ref if inside.intersection(_modules(ref)) else None
-                          for ref in team.roots]
         for handle in self.handles:
             if id(handle) in dropped:
                 _zero.group_drop(handle)
         self.names = {name: h for name, h in self.names.items() if id(h) not in dropped}
+        # A number is free once the library has none of its names, which some rank may still need.
+        taken = {_number_in(name) for name in self.names}
+        for team in self.teams:
+            team.roots = [ref if i in taken else None for i, ref in enumerate(team.roots)]
         self.foreign = {n: p for n, p in self.foreign.items() if n in self.names}
         self.handles = [h for h in self.handles if id(h) not in dropped]
         self.kept = len(self.handles)
@@ -277,9 +277,9 @@ def _held(refs: list[weakref.ref]) -> int:
     return _GROUP if alive and alive[0] else int(any(alive))
 
 
-def _modules(ref: weakref.ref[nn.Module] | None) -> Iterator[nn.Module]:
-    root = ref and ref()
-    return root.modules() if root else iter(())
+def _number_in(name: str) -> int:
+    number, colon, _ = name.partition(":")
+    return int(number) if colon and number.isdecimal() else 0
 
 
 def _number(roots: list[weakref.ref[nn.Module] | None], root: nn.Module) -> int:

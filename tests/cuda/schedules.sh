@@ -2,7 +2,8 @@
 # SPDX-License-Identifier: Apache-2.0
 # The property test on random schedules: streams run late and far apart from each other, and what is
 # to be written holds poison before. Each seed is another schedule and another few random models; in
-# make check-long there are 200, otherwise six. ZERO_TEST_SCHEDULE=N repeats seed N alone.
+# make check-long there are 200, or 20 times ZERO_TEST_SEEDS, otherwise six. ZERO_TEST_SCHEDULE=N
+# repeats seed N alone.
 . "${top_srcdir:?run me by make check}/tests/common.sh"
 
 need cuda nccl pmix mpi
@@ -15,7 +16,7 @@ export LD_LIBRARY_PATH=$scratch/gpu${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH} ZERO_BA
 	DOUBLE_NCCL_LEAKS=1 OMPI_MCA_rmaps_base_oversubscribe=1
 export ZERO_TEST_SEED=${ZERO_TEST_SEED:-$((RANDOM << 15 | RANDOM))}
 base=$ZERO_TEST_SEED seeds=6
-[[ ! ${ZERO_TEST_LONG-} ]] || seeds=200
+[[ ! ${ZERO_TEST_LONG-} ]] || seeds=$((20 * ${ZERO_TEST_SEEDS:-10}))
 first=$((base % 1000000 + 1)) last=$((base % 1000000 + seeds))
 if [[ ${ZERO_TEST_SCHEDULE-} ]]; then
 	first=$ZERO_TEST_SCHEDULE last=$ZERO_TEST_SCHEDULE

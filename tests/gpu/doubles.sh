@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 # Runs the device tests without a device: the driver and NCCL are stand-ins with asynchronous
 # streams. This does not test the arithmetic of a device or its speed. Three ranks run it, and in
-# make check-long other numbers of them.
+# make check-long other numbers of them, too.
 . "${top_srcdir:?run me by make check}/tests/common.sh"
 
 need cuda
@@ -42,7 +42,7 @@ fi
 worlds=(3)
 if [[ ${ZERO_TEST_LONG-} ]]; then
 	runs 300 "$ranks"
-	worlds=(1 2 4)
+	worlds=(1 2 3 4)
 else
 	export DOUBLE_CUDA_DELAY_OF=4
 fi
