@@ -508,10 +508,6 @@ if HAVE_CBLAS
 OWN_TESTS += tests/gpt/gradients
 endif
 
-# make check without what make check-long does too, and more of it.
-check-short:
-	$(MAKE) $(AM_MAKEFLAGS) check TESTS='$(filter-out $(LONG_TESTS),$(TESTS))'
-
 # What takes minutes, and the random tests with more seeds than make check has time for.
 check-long:
 	ZERO_TEST_LONG=1 $(MAKE) $(AM_MAKEFLAGS) check TESTS='$(LONG_TESTS)'
@@ -562,4 +558,4 @@ format-check:
 analyze:
 	@$(TEST_ENVIRONMENT) ZERO_REQUIRE=clang,cppcheck bash $(top_srcdir)/tests/analyze.sh
 
-.PHONY: analyze check-long check-short check-soak check-own check-threads check-unit format-check
+.PHONY: analyze check-long check-soak check-own check-threads check-unit format-check
