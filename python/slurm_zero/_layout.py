@@ -58,6 +58,8 @@ class Layout:
     def drop(self) -> None:
         """Frees the groups of models that the program has dropped, once all ranks have collected
         them. The job has them strongly until here: what ranks do with all groups is the same."""
+        if not self.handles:
+            return
         self.job.writes.end()
         self.job.last = None
         alive_by = self.left | {
