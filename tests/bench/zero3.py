@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""zerorun -n 2 --zero-deepspeed=keep|replace python tests/bench/zero3.py FOLDER [LAYERS]: what
-ZeRO-3 of a GPT-2 of 1.6 GB costs whoever's the engine is. Rank 0 makes the model in FOLDER if it is
-not there, and prints seconds, its process's own, and its memory beyond that before it loaded."""
+"""zerorun -n 2 --zero-deepspeed=keep|replace python tests/bench/zero3.py FOLDER [LAYERS [STAGE]]:
+what ZeRO of a GPT-2 of 1.6 GB costs whoever's the engine is. Rank 0 makes the model in FOLDER if it
+is not there, and prints seconds, its process's own, and its memory beyond that before it loaded."""
 
 import os
 import sys
@@ -13,12 +13,12 @@ import torch
 from transformers import AutoModelForCausalLM, GPT2Config
 from transformers.integrations import HfDeepSpeedConfig
 
-folder, layers = sys.argv[1], int(sys.argv[2]) if len(sys.argv) > 2 else 28
+folder, layers, stage = sys.argv[1], *map(int, (*sys.argv[2:], *(28, 3)[len(sys.argv) - 2 :]))
 deepspeed.init_distributed("gloo")
 torch.set_num_threads(1)
 rank = torch.distributed.get_rank()
 CONFIG = {
-    "train_micro_batch_size_per_gpu": 1, "zero_optimization": {"stage": 3},
+    "train_micro_batch_size_per_gpu": 1, "zero_optimization": {"stage": stage},
     "gradient_clipping": 1.0, "steps_per_print": 1000,
     "optimizer": {"type": "AdamW", "params": {"lr": 1e-5, "torch_adam": True}},
 }
