@@ -85,6 +85,7 @@ EXTRA_DIST += $(PYTHON_FILES) $(PYTHON_DEEPSPEED_FILES) \
 	python/tests/planned.py \
 	python/tests/pretrained.py \
 	python/tests/protect.py \
+	python/tests/protect_engine.py \
 	python/tests/refused.py \
 	python/tests/rendezvous.py \
 	python/tests/slow.py \

@@ -92,7 +92,7 @@ class Engine(Checkpoints, DeepSpeedEngine):
             return
         made.param_groups[:] = [group for group in made.param_groups if group["params"]]
         self.optimizer = self.basic_optimizer = made
-        made.overflow = False
+        made.overflow, made._engine = False, self
         self._configure_lr_scheduler()
         if self.fp16_enabled():
             self.loss_scaler = CreateLossScaler(
@@ -205,6 +205,9 @@ class Engine(Checkpoints, DeepSpeedEngine):
         elif self.lr_scheduler is not None:
             self.lr_scheduler.step(**(lr_kwargs or {}))
         self._count_step()
+        protection = _api.job().steps.protection
+        if protection is not None and not overflow:
+            protection.after_step(self)
 
     def _norm(self, gradients: list[torch.Tensor]) -> float:
         """Of all gradients of all ranks."""
