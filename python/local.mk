@@ -34,6 +34,7 @@ PYTHON_DEEPSPEED_FILES = \
 	python/slurm_zero/deepspeed/engine.py \
 	python/slurm_zero/deepspeed/foreign.py \
 	python/slurm_zero/deepspeed/foreign_files.py \
+	python/slurm_zero/deepspeed/fragments.py \
 	python/slurm_zero/deepspeed/init.py \
 	python/slurm_zero/deepspeed/moved.py \
 	python/slurm_zero/deepspeed/optimizer.py \
@@ -85,6 +86,7 @@ EXTRA_DIST += $(PYTHON_FILES) $(PYTHON_DEEPSPEED_FILES) \
 	python/tests/planned.py \
 	python/tests/pretrained.py \
 	python/tests/protect.py \
+	python/tests/protect_engine.py \
 	python/tests/refused.py \
 	python/tests/rendezvous.py \
 	python/tests/slow.py \

@@ -570,7 +570,11 @@ def protect(model: Any, optimizer: Optimizer | list[Optimizer], *, every: int = 
     `extra` is called at the end of the optimizer's step, and returns what JSON can hold: rank 0's
     is kept. What the program does after it, as the step of a scheduler, it has to do once after a
     restore. The states of the random generators of torch, Python and numpy are kept and restored,
-    at the same number of ranks. All ranks call it."""
+    at the same number of ranks. All ranks call it.
+
+    The model may be an engine of DeepSpeed, with its optimizer: then an iteration ends with the
+    engine's step, the engine's scheduler, loss scale and counts are kept too, and the folder is
+    that of save_checkpoint."""
     models, optimizers = _require_all(model), _as_list(optimizer)
     if not isinstance(every, int) or every < 0:
         raise ValueError(f"every is {every!r}; it must be a whole number, 0 or more")

@@ -41,28 +41,44 @@ class Protection:
     def __init__(self, job: Job, models: list[torch.nn.Module], optimizers: list[Optimizer],
                  every: int, extra: Callable[[], Any] | None):
         self.job = job
-        self.models = models
         self.optimizers = optimizers
         self.every = every
-        self.extra = extra
+        self.extra = extra or (lambda: None)
         # Whose step ends an iteration; a wrapper has the optimizer of torch's.
-        self.last = getattr(optimizers[-1], "optimizer", optimizers[-1])
+        self.last: Any = getattr(optimizers[-1], "optimizer", optimizers[-1])
+        # DeepSpeed's engine goes on after its optimizer, and has states of its own.
+        self.engine: Any = getattr(self.last, "_engine", None)
+        if any(getattr(o, "_engine", self.engine) is not self.engine for o in optimizers):
+            raise NotImplementedError("zero.protect takes one engine of DeepSpeed's, not several")
+        if self.engine is not None:
+            self.last = self.engine
+            models = [m.module if m is self.engine else m for m in models]
+        self.models = models
         self.iterations = 0
         self.tensors: list[torch.Tensor] = []  # that are being written
 
     def restore(self, path: str | None) -> dict[str, Any] | None:
+        if path is not None and self.engine is not None:
+            path = self.engine.latest_folder(path)
         found, own = _checkpoint.restore_protected(self.job, self.models, self.optimizers, path)
         if own:
             # written by this user's own job, to a folder that is closed to others
             _set_generators(pickle.loads(own))
+        if found and self.engine is not None:
+            self.engine.take_protected(found)
         return found
 
-    def after_step(self, optimizer: Optimizer) -> None:
-        if optimizer is not self.last:
+    def _extra(self) -> Any:
+        extra = self.extra()
+        return extra if self.engine is None else self.engine.protected(extra)
+
+    def after_step(self, stepped: Any) -> None:
+        """Of an optimizer or an engine."""
+        if stepped is not self.last:
             return
         self.iterations += 1
         if _zero.protect_due(self.every, self.iterations):
             self.tensors = _checkpoint.protect(
                 self.job, self.models, self.optimizers, self.every,
-                self.extra or (lambda: None), pickle.dumps(_generators()),
+                self._extra, pickle.dumps(_generators()),
             )

@@ -31,7 +31,7 @@ ZERO_CHECK=1 long 2 streamed
 ZERO_STREAM=auto ZERO_STREAM_THRESHOLD=3000 ZERO_STREAM_CHUNK=4K run_ranks 2 streamed chosen plain
 SHAPES="head 300 32,experts 4 16" MORE="--tokens 8 --steps 2 --slice 4000" LIMIT=1.6 \
 	PICTURE=$scratch/stream.svg \
-	timeout 300 bash "$top_srcdir/examples/demo_stream.sh" >"$scratch/out" 2>&1 &&
+	timeout 900 bash "$top_srcdir/examples/demo_stream.sh" >"$scratch/out" 2>&1 &&
 	(($(grep -c "ratio: .* sent [01]\\." "$scratch/out") == 2)) &&
 	(($(grep -c "<polyline" "$scratch/stream.svg") == 2)) ||
 	fail "examples/demo_stream.sh: $(<"$scratch/out")"

@@ -9,7 +9,7 @@
 . "$top_srcdir/python/tests/torch.sh"
 
 need pmix
-unset ZERO_FSDP
+unset ZERO_FSDP ZERO_DEEPSPEED
 program=("$TORCH_PYTHON" "$top_srcdir/python/tests/unedited.py")
 cluster_start
 plugin_on
@@ -26,6 +26,8 @@ train() {
 for what in ddp fsdp2 accelerate deepspeed lightning; do
 	imports "${what/[df][ds]*p*/torch}" || imports "$what" || continue
 	train "$what"
+	[[ $what != deepspeed ]] || grep -q "DeepSpeed's engine is slurm_zero's" "$scratch/out" ||
+		fail "the engine is DeepSpeed's own: $(<"$scratch/out")"
 done
 ran trainer srun --zero -N3 --ntasks-per-node=2 "${program[@]}" trainer
 grep -q "^FullyShardedModule" "$scratch/out" ||
@@ -62,7 +64,7 @@ lost() {
 # Each deed TORCH_TURNS times, by another rank of another program in each.
 programs=(ddp fsdp2 deepspeed)
 "$TORCH_PYTHON" -c "import deepspeed" 2>/dev/null || programs=(ddp fsdp2)
-for ((turn = 0; turn < ${TORCH_TURNS:-2}; turn++)); do
+for ((turn = 0; turn < ${TORCH_TURNS:-3}; turn++)); do
 	what=${programs[turn % ${#programs[@]}]} rank=$((turn / 3 % 3))
 	ran "a taken port" srun --zero -N3 -n3 "$TORCH_PYTHON" "${taken[@]}"
 	name="^zero: rank $rank on node [^ ]+ \(pid [0-9]+\)"

@@ -4,6 +4,8 @@ zero.save. Those of DeepSpeed are read, too."""
 
 from __future__ import annotations
 
+import base64
+import io
 import os
 import shutil
 from collections.abc import Iterator
@@ -165,9 +167,7 @@ class Checkpoints:
         if _api.restore(_models(), self.optimizer if with_optimizer else None, folder) is None:
             return None, None
         with _checkpoint.agreed():
-            path = _state_file(folder, self.global_rank)
-            path = path if os.path.exists(path) else _state_file(folder, 0)
-            state = foreign_files.load_file(path)
+            state = self._saved_state(folder)
         if not load_module_only:
             self._take_state(state, load_lr_scheduler_states)
         return folder, state["client_state"]
@@ -183,6 +183,10 @@ class Checkpoints:
                 found = [path or tag and os.path.join(load_dir, tag), path is not None]
         dist.broadcast_object_list(found)
         return tuple(found)
+
+    def _saved_state(self, folder: str) -> dict[str, Any]:
+        path = _state_file(folder, self.global_rank)
+        return foreign_files.load_file(path if os.path.exists(path) else _state_file(folder, 0))
 
     def _load_foreign(self, path: str, strict: bool, with_optimizer: bool, with_scheduler: bool,
                       module_only: bool) -> dict[str, Any]:
@@ -216,3 +220,32 @@ class Checkpoints:
             self._note_scale()
         for name in _COUNTS:
             setattr(self, name, state[name])
+
+    # -- what zero.protect keeps beside the model and the optimizer
+
+    def latest_folder(self, save_dir: str) -> str:
+        """Where save_checkpoint has written last, or will."""
+        if foreign_files.find(save_dir, None) is not None:
+            raise foreign_files.CheckpointError(
+                f"{save_dir} has a checkpoint of DeepSpeed's own: load it by load_checkpoint, and "
+                "give zero.protect another folder"
+            )
+        has_one = os.path.isfile(os.path.join(save_dir, "latest"))
+        return os.path.join(save_dir, self._latest(save_dir)) if has_one else save_dir
+
+    def protected(self, extra: Any) -> dict[str, str]:
+        """What JSON can hold."""
+        file = io.BytesIO()
+        torch.save(self._own_state(extra), file)
+        return {"engine": base64.b64encode(file.getvalue()).decode()}
+
+    def take_protected(self, found: dict[str, Any]) -> None:
+        """Of what this engine has protected, or of a checkpoint in a folder."""
+        extra = found["extra"]
+        with _checkpoint.agreed():
+            if isinstance(extra, dict) and "engine" in extra:
+                state = foreign_files.load(io.BytesIO(base64.b64decode(extra["engine"])))
+            else:
+                state = self._saved_state(os.path.dirname(found["path"]))
+        self._take_state(state, True)
+        found.update(step=self.global_steps, extra=state["client_state"])

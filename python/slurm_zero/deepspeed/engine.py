@@ -9,6 +9,7 @@ import functools
 import inspect
 import math
 import os
+import weakref
 from collections.abc import Callable
 from types import ModuleType
 from typing import Any
@@ -18,7 +19,7 @@ import torch
 import torch.distributed as dist
 from deepspeed.monitor.monitor import MonitorMaster
 from deepspeed.runtime.config import DeepSpeedConfig
-from deepspeed.runtime.engine import DeepSpeedEngine
+from deepspeed.runtime.engine import DeepSpeedEngine, EngineTimers
 from deepspeed.runtime.fp16.loss_scaler import CreateLossScaler
 from deepspeed.runtime.zero import partition_parameters
 from deepspeed.utils import groups
@@ -73,12 +74,22 @@ class Engine(Checkpoints, DeepSpeedEngine):
             self._config.timers_config, batch_size=self.train_batch_size(),
             steps_per_output=self.steps_per_print(), monitor_memory=False,
         )
+        self.engine_timers = self._make_timers()
         if model_parameters is not None:
             model_parameters = list(model_parameters)
         changed = self._shard(model, wanted)
         if training_data:
             self.training_dataloader = self.deepspeed_io(training_data)
         self._make_optimizer(changed, model_parameters)
+
+    def _make_timers(self) -> EngineTimers:
+        """The backward pass has the reductions in it, which have no timers of their own."""
+        wanted = self.wall_clock_breakdown()
+        made = EngineTimers(wanted, wanted)
+        others = {*made.backward_inner_timers, *made.backward_reduce_timers}
+        made.micro_timers = [name for name in made.micro_timers if name not in others]
+        made.global_timers = [name for name in made.global_timers if name not in others]
+        return made
 
     def _shard(self, model: nn.Module, wanted: dict[str, Any]) -> shard.Changed:
         changed = shard.shard(model, self.zero_optimization_stage(), configuration.settings(wanted),
@@ -99,7 +110,9 @@ class Engine(Checkpoints, DeepSpeedEngine):
             return
         made.param_groups[:] = [group for group in made.param_groups if group["params"]]
         self.optimizer = self.basic_optimizer = made
-        made.overflow = False
+        made.overflow, made._engine = False, self
+        for p in (p for group in made.param_groups for p in group["params"]):
+            p._stepped_by = weakref.ref(made)
         self._configure_lr_scheduler()
         if self.fp16_enabled():
             self.loss_scaler = CreateLossScaler(
@@ -120,7 +133,10 @@ class Engine(Checkpoints, DeepSpeedEngine):
         if torch.is_grad_enabled():
             # For a backward without the engine's, whose loss is not divided.
             self._set_reduction(self.world_size * self.gradient_accumulation_steps())
-        return self.module(*inputs, **kwargs)
+        self._start_timers(self.engine_timers.forward_timers)
+        outputs = self.module(*inputs, **kwargs)
+        self._stop_timers(self.engine_timers.forward_timers)
+        return outputs
 
     def _set_reduction(self, divide: int) -> None:
         """Whether gradients are reduced by the next backward pass, as the stage has it, or stay
@@ -145,7 +161,9 @@ class Engine(Checkpoints, DeepSpeedEngine):
         if not self.managed_gradient_accumulation():
             self._unmanaged_backward_count += 1
         self._set_reduction(self.world_size)
+        self._start_timers(self.engine_timers.backward_timers)
         self.scale(loss).backward(retain_graph=retain_graph)
+        self._stop_timers(self.engine_timers.backward_timers)
         return loss
 
     def managed_gradient_accumulation(self) -> bool:
@@ -164,11 +182,18 @@ class Engine(Checkpoints, DeepSpeedEngine):
         assert self.optimizer is not None, "must provide optimizer during init in order to use step"
         self._step_applied, self._running_engine_step = False, True
         boundary = self.is_gradient_accumulation_boundary()
+        self._start_timers(self.engine_timers.step_timers)
         if boundary:
             self._take_model_step(lr_kwargs)
+        self._stop_timers(self.engine_timers.step_timers)
         self.tput_timer.stop(global_step=boundary, report_speed=self.global_rank == 0)
         if boundary and self.monitor.enabled and self.global_rank == 0:
             self._tell_monitor()
+        if self.wall_clock_breakdown():
+            self._update_wall_clock_timers()
+            self.timers.log(self.engine_timers.micro_timers)
+            if boundary:
+                self.timers.log(self.engine_timers.global_timers)
         self._running_engine_step = False
         self.micro_steps += 1
 
@@ -214,6 +239,9 @@ class Engine(Checkpoints, DeepSpeedEngine):
         elif self.lr_scheduler is not None:
             self.lr_scheduler.step(**(lr_kwargs or {}))
         self._count_step()
+        protection = _api.job().steps.protection
+        if protection is not None and not overflow:
+            protection.after_step(self)
 
     def _skips(self) -> bool:
         """Whether a step is left out if its gradients have an infinity or a NaN."""

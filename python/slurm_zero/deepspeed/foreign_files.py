@@ -55,6 +55,12 @@ def _allowed(path: str) -> str:
     return ", ".join(name for name in names if name not in known)
 
 
+def load(file: Any, weights_only: bool = True, **options: Any) -> Any:
+    """torch.load, which knows what is read as something else."""
+    with torch.serialization.safe_globals(_STAND_INS):
+        return torch.load(file, map_location="cpu", weights_only=weights_only, **options)
+
+
 def load_file(path: str) -> Any:
     """What a file of torch.save has, mapped. No code of it runs, unless torch's own variable
     TORCH_FORCE_NO_WEIGHTS_ONLY_LOAD allows it, which programs that load such files have set."""
@@ -65,8 +71,7 @@ def load_file(path: str) -> Any:
     if not zipfile.is_zipfile(path):
         raise CheckpointError(f"{path} is truncated, or no file of torch.save")
     try:
-        with torch.serialization.safe_globals(_STAND_INS):
-            return torch.load(path, map_location="cpu", mmap=True, weights_only=not trusted)
+        return load(path, mmap=True, weights_only=not trusted)
     except Exception as error:
         classes = _allowed(path)
         if trusted or not classes:

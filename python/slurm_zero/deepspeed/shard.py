@@ -36,7 +36,8 @@ def blocks(model: nn.Module) -> list[nn.Module]:
     owners: dict[nn.Parameter, set[nn.Module | None]] = {}
     inside = {m: top for top in found for m in top.modules()}
     for m in model.modules():
-        for p in m.parameters(recurse=False):
+        external = getattr(m, "_external_params", {}).values()  # of register_external_parameter
+        for p in (*m.parameters(recurse=False), *external):
             owners.setdefault(p, set()).add(inside.get(m))
     shared = {m for tops in owners.values() if len(tops) > 1 for m in tops}
     return [m for m in found if m not in shared]
