@@ -9,14 +9,21 @@
 . "$top_srcdir/python/tests/torch.sh"
 
 need pmix
-unset ZERO_FSDP
+unset ZERO_FSDP ZERO_DEEPSPEED
 program=("$TORCH_PYTHON" "$top_srcdir/python/tests/unedited.py")
 cluster_start
 plugin_on
 
+# ours WHAT: the engine of a DeepSpeed program
+ours() {
+	[[ $1 != deepspeed ]] || grep -q "DeepSpeed's engine is slurm_zero's" "$scratch/out" ||
+		fail "the engine is DeepSpeed's own: $(<"$scratch/out")"
+}
+
 # train WHAT: six ranks on three nodes; their losses are those of ddp, which comes first
 train() {
 	ran "$1" srun --zero -N3 --ntasks-per-node=2 "${program[@]}" "$1"
+	ours "$1"
 	grep ^loss "$scratch/out" >"$scratch/$1"
 	[[ $(grep -c . "$scratch/$1") == 20 ]] || fail "$1: $(<"$scratch/out")"
 	paste "$scratch/ddp" "$scratch/$1" |
@@ -55,6 +62,7 @@ lost() {
 		'BEGIN {printf "%.1f", end - at}')
 	((status && status != 124)) || check "$*" 1
 	grep -qE "$4" "$scratch/out" || check "no line names the rank of $*, which" 1
+	ours "$1"
 	worst=$(awk -v was="$worst" -v took="$took" 'BEGIN {print (took > was ? took : was)}')
 	echo "$1 $2 $3: ended after $took s"
 }
@@ -62,7 +70,7 @@ lost() {
 # Each deed TORCH_TURNS times, by another rank of another program in each.
 programs=(ddp fsdp2 deepspeed)
 "$TORCH_PYTHON" -c "import deepspeed" 2>/dev/null || programs=(ddp fsdp2)
-for ((turn = 0; turn < ${TORCH_TURNS:-2}; turn++)); do
+for ((turn = 0; turn < ${TORCH_TURNS:-3}; turn++)); do
 	what=${programs[turn % ${#programs[@]}]} rank=$((turn / 3 % 3))
 	ran "a taken port" srun --zero -N3 -n3 "$TORCH_PYTHON" "${taken[@]}"
 	name="^zero: rank $rank on node [^ ]+ \(pid [0-9]+\)"
