@@ -1203,6 +1203,12 @@ zero_status zero_set_states(zero_job *job, zero_states states);
 zero_status zero_set_moments(zero_param *param, size_t first, size_t count, const float *exp_avg,
 			     const float *exp_avg_sq);
 /*
+ * After zero_layout. Copies these moments to host memory: those of elements that this rank steps,
+ * which are 0 before the first step. The others are left as they are.
+ */
+zero_status zero_get_moments(zero_param *param, size_t first, size_t count, float *exp_avg,
+			     float *exp_avg_sq);
+/*
  * COLLECTIVE, after zero_layout. Sets the number of steps that the job and these groups have taken,
  * as zero_restore does. No group may be frozen. With 0 their moments are as before the first step.
  */

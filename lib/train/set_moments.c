@@ -1,56 +1,39 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Moments and the number of steps that another program has made, as of a checkpoint that is not the
- * library's.
+ * The moments of AdamW for the program to see and to change, and the number of steps: of a
+ * checkpoint that is not the library's.
  */
 #include <string.h>
 
 #include "load/load.h"
 #include "train.h"
 
-static zero_status check(const zero_param *param, size_t first, size_t count)
+static zero_status check(const char *function, const zero_param *param, size_t first, size_t count)
 {
 	if (!param->flat)
 		return zero_fail(ZERO_E_STATE,
-				 "zero_set_moments of parameter '%s': zero_layout has not been "
-				 "called",
+				 "%s of parameter '%s': zero_layout has not been called", function,
 				 param->name);
 	if (!param->trainable || zero_param_moments(param) != ZERO_MOMENTS_F32)
 		return zero_fail(ZERO_E_STATE,
-				 "zero_set_moments of parameter '%s': it has no f32 moments of "
-				 "AdamW, being %s",
-				 param->name,
+				 "%s of parameter '%s': it has no f32 moments of AdamW, being %s",
+				 function, param->name,
 				 !param->trainable ? "frozen"
 				 : param->muon     ? "stepped by Muon"
 						   : "of the setting states=8bit");
 	if (first > param->count || count > param->count - first)
 		return zero_fail(ZERO_E_INVALID,
-				 "zero_set_moments of parameter '%s' has the elements [%zu, %zu); "
-				 "there are %zu",
-				 param->name, first, first + count, param->count);
-	return zero_require_state(param->group->job, ZERO_IDLE, "zero_set_moments");
+				 "%s of parameter '%s' has the elements [%zu, %zu); there are %zu",
+				 function, param->name, first, first + count, param->count);
+	return zero_require_state(param->group->job, ZERO_IDLE, function);
 }
 
-static zero_status copy_piece(void *context, void *data, size_t at, size_t bytes)
+/* Of the elements [*first, *first + *count) those that this rank steps, whose moments are there
+   then. */
+static zero_status own_part(const char *function, zero_param *param, size_t *first, size_t *count)
 {
-	memcpy(data, (const char *)context + at, bytes);
-	return ZERO_OK;
-}
-
-static zero_status copy(zero_job *job, float *to, const float *from, size_t count)
-{
-	if (!job->ops->host_memory && !zero_states_staged(job))
-		return zero_staging_in(job, to, count * sizeof(float), copy_piece, (void *)from);
-	memcpy(to, from, count * sizeof(float));
-	return ZERO_OK;
-}
-
-zero_status zero_set_moments(zero_param *param, size_t first, size_t count, const float *exp_avg,
-			     const float *exp_avg_sq)
-{
-	zero_job *job = param->group->job;
-	size_t segment_first, segment_count, own_first, own_count, end = first + count;
-	zero_status status = check(param, first, count), synced;
+	size_t segment_first, segment_count, own_first, own_count, end = *first + *count, own_end;
+	zero_status status = check(function, param, *first, *count);
 
 	if (!status)
 		status = zero_states_alloc(param->group);
@@ -59,21 +42,82 @@ zero_status zero_set_moments(zero_param *param, size_t first, size_t count, cons
 	zero_stepped_part(param->group, &param->flat->segments[param->segment], &segment_first,
 			  &segment_count);
 	zero_param_part(param, segment_first, segment_count, &own_first, &own_count);
-	if (first > own_first) {
-		own_count -= own_count < first - own_first ? own_count : first - own_first;
-		own_first = first;
-	}
-	if (own_first >= end || !own_count)
-		return ZERO_OK;
-	own_count = own_count < end - own_first ? own_count : end - own_first;
+	own_end = own_first + own_count;
+	*first = *first > own_first ? *first : own_first;
+	end = end < own_end ? end : own_end;
+	*count = *first < end ? end - *first : 0;
+	return ZERO_OK;
+}
+
+static bool on_device(const zero_job *job)
+{
+	return !job->ops->host_memory && !zero_states_staged(job);
+}
+
+static zero_status fill_piece(void *context, void *data, size_t at, size_t bytes)
+{
+	memcpy(data, (const char *)context + at, bytes);
+	return ZERO_OK;
+}
+
+static zero_status use_piece(void *context, const void *data, size_t at, size_t bytes)
+{
+	memcpy((char *)context + at, data, bytes);
+	return ZERO_OK;
+}
+
+static zero_status set(zero_job *job, float *to, const float *from, size_t count)
+{
+	if (on_device(job))
+		return zero_staging_in(job, to, count * sizeof(float), fill_piece, (void *)from);
+	memcpy(to, from, count * sizeof(float));
+	return ZERO_OK;
+}
+
+static zero_status get(zero_job *job, float *to, const float *from, size_t count)
+{
+	if (on_device(job))
+		return zero_staging_out(job, from, count * sizeof(float), use_piece, to);
+	memcpy(to, from, count * sizeof(float));
+	return ZERO_OK;
+}
+
+zero_status zero_set_moments(zero_param *param, size_t first, size_t count, const float *exp_avg,
+			     const float *exp_avg_sq)
+{
+	zero_job *job = param->group->job;
+	size_t at = first;
+	zero_status status = own_part("zero_set_moments", param, &at, &count), synced;
+
+	if (status || !count)
+		return status;
 	zero_hooks_before_change(job, param->group, true);
-	status = copy(job, zero_param_state_at(param, ZERO_SAVED_EXP_AVG, own_first),
-		      exp_avg + (own_first - first), own_count);
+	status = set(job, zero_param_state_at(param, ZERO_SAVED_EXP_AVG, at), exp_avg + at - first,
+		     count);
 	if (!status)
-		status = copy(job, zero_param_state_at(param, ZERO_SAVED_EXP_AVG_SQ, own_first),
-			      exp_avg_sq + (own_first - first), own_count);
+		status = set(job, zero_param_state_at(param, ZERO_SAVED_EXP_AVG_SQ, at),
+			     exp_avg_sq + at - first, count);
 	synced = zero_device_sync(job);
 	return status ? status : synced;
+}
+
+zero_status zero_get_moments(zero_param *param, size_t first, size_t count, float *exp_avg,
+			     float *exp_avg_sq)
+{
+	zero_job *job = param->group->job;
+	size_t at = first;
+	zero_status status = own_part("zero_get_moments", param, &at, &count);
+
+	if (status || !count)
+		return status;
+	status = zero_device_sync(job);
+	if (!status)
+		status = get(job, exp_avg + at - first,
+			     zero_param_state_at(param, ZERO_SAVED_EXP_AVG, at), count);
+	if (!status)
+		status = get(job, exp_avg_sq + at - first,
+			     zero_param_state_at(param, ZERO_SAVED_EXP_AVG_SQ, at), count);
+	return status;
 }
 
 static zero_status check_groups(const zero_job *job, zero_group **groups, size_t count)

@@ -812,6 +812,13 @@ static zero_status set_moments(union value *v)
 				(const float *)(uintptr_t)v[4].size);
 }
 
+/* get_moments(param, first, count, exp_avg, exp_avg_sq) */
+static zero_status get_moments(union value *v)
+{
+	return zero_get_moments(v[0].param, (size_t)v[1].size, (size_t)v[2].size,
+				(float *)(uintptr_t)v[3].size, (float *)(uintptr_t)v[4].size);
+}
+
 /* set_steps(groups, steps): that the job and these have taken */
 static zero_status set_steps(union value *v)
 {
@@ -1077,6 +1084,7 @@ static const struct function {
 	{"step_groups", "Gfffpfpiffffi", .run = step_groups, .gives = 'p'},
 	{"set_states", "i", .run = set_states},
 	{"set_moments", "PKKKK", .run = set_moments},
+	{"get_moments", "PKKKK", .run = get_moments},
 	{"set_steps", "GK", .run = set_steps},
 	{"param_muon", "Pp", .param_bool = zero_param_set_muon},
 	{"param_trainable", "Pp", .param_bool = zero_param_set_trainable},

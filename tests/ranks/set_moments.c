@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * zero_set_moments and zero_set_steps: a step after them is AdamW's with these moments and so many
- * steps, against a reference in f64, at every stage; what they refuse; and that a checkpoint has
- * them.
+ * zero_set_moments, zero_get_moments and zero_set_steps: a step after them is AdamW's with these
+ * moments and so many steps, against a reference in f64, at every stage; a rank sees the moments
+ * that it steps; what they refuse; and that a checkpoint has them.
  */
 #include <math.h>
 
@@ -109,6 +109,36 @@ static void set_moments(struct model *m)
 	ok(zero_set_steps(m->job, &m->group, 1, STEPS));
 }
 
+static bool same(float one, float other)
+{
+	return !memcmp(&one, &other, sizeof(one));
+}
+
+/* What this rank steps has these moments, and the rest is left as it was. Returns how many. */
+static size_t get_moments(struct model *m, bool set)
+{
+	static float first[MOST], second[MOST];
+	size_t own = 0;
+
+	for (int p = 0; p < PARAMS; p++)
+		for (size_t at = 0, count; at < params[p].count; at += count) {
+			count = params[p].count - at < 1001 ? params[p].count - at : 1001;
+			for (size_t i = 0; i < count; i++)
+				first[i] = second[i] = -7;
+			ok(zero_get_moments(m->params[p], at, count, first, second));
+			for (size_t i = 0; i < count; i++) {
+				if (same(first[i], -7) && same(second[i], -7))
+					continue;
+				own++;
+				check(same(first[i], set ? m_of(p, at + i) : 0) &&
+					      same(second[i], set ? v_of(p, at + i) : 0),
+				      "%s[%zu] has the moments %g and %g", params[p].name, at + i,
+				      (double)first[i], (double)second[i]);
+			}
+		}
+	return own;
+}
+
 static void step(struct model *m)
 {
 	for (int p = 0; p < PARAMS; p++) {
@@ -148,6 +178,24 @@ static void follows_reference(struct model *m)
 	ok(zero_release(m->group));
 }
 
+static void gets(const char *settings)
+{
+	struct model m = begin(settings);
+	size_t all = 0, own = get_moments(&m, false), ranks = (size_t)zero_world(m.job);
+	unsigned long long mine = own, *every = calloc(ranks, sizeof(mine));
+
+	for (int p = 0; p < PARAMS; p++)
+		all += params[p].count;
+	ok(zero_allgather_bytes(m.job, &mine, sizeof(mine), every));
+	for (size_t rank = 0; rank < ranks; rank++)
+		own += rank == (size_t)zero_rank(m.job) ? 0 : (size_t)every[rank];
+	check(own == (strstr(settings, "stage=0") ? all * ranks : all), "%zu of %zu", own, all);
+	free(every);
+	set_moments(&m);
+	check(get_moments(&m, true) == mine, "not %llu elements have moments", mine);
+	ok(zero_close(m.job));
+}
+
 static void refuses(void)
 {
 	struct model m = begin("stage=3");
@@ -157,6 +205,8 @@ static void refuses(void)
 	      "has the elements [0, 2); there are 1");
 	fails(zero_set_moments(m.params[0], MOST + 1, 0, moment, moment), ZERO_E_INVALID,
 	      "there are 5003");
+	fails(zero_get_moments(m.params[3], 1, 1, moment, moment), ZERO_E_INVALID,
+	      "zero_get_moments of parameter 'one' has the elements [1, 2); there are 1");
 	fails(zero_set_moments(m.still, 0, 1, moment, moment), ZERO_E_STATE, "being frozen");
 	fails(zero_set_steps(m.job, &m.frozen, 1, 1), ZERO_E_INVALID, "'frozen', which is frozen");
 	ok(zero_close(m.job));
@@ -203,6 +253,7 @@ int main(void)
 		step(&m);
 		follows_reference(&m);
 		ok(zero_close(m.job));
+		gets(settings[i]);
 	}
 	refuses();
 	saves();
