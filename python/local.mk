@@ -34,6 +34,7 @@ PYTHON_DEEPSPEED_FILES = \
 	python/slurm_zero/deepspeed/engine.py \
 	python/slurm_zero/deepspeed/foreign.py \
 	python/slurm_zero/deepspeed/foreign_files.py \
+	python/slurm_zero/deepspeed/fragments.py \
 	python/slurm_zero/deepspeed/init.py \
 	python/slurm_zero/deepspeed/moved.py \
 	python/slurm_zero/deepspeed/optimizer.py \

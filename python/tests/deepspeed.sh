@@ -76,6 +76,8 @@ for stage in 0 1 2; do
 	both 2e-6 engines "$stage" "${cases[@]}"
 done
 both 2e-6 engines 3 "${cases[@]}" context converted
+both 2e-6 engines 2 fragments timed
+both 2e-6 engines 3 fragments timed
 # DeepSpeed adds up gradients of 16 bits, we f32.
 both 2e-3 engines 2 bf16 fp16 direct
 both 2e-3 engines 3 bf16 fp16 direct

@@ -328,6 +328,66 @@ def direct():
         tell("direct", "scaled", float(engine.get_global_grad_norm()))
 
 
+@case
+def fragments():
+    """Whole gradients, values and optimizer states between backward() and step()."""
+    from deepspeed import utils
+
+    def tell_all(what, get, *key):
+        for name, p in engine.module.named_parameters():
+            value = get(p, *key)
+            assert type(value) is torch.Tensor and value.dtype is torch.float32, type(value)
+            assert value.shape == getattr(p, "ds_shape", p.shape), value.shape
+            half = value.flatten()[: value.numel() // 2]
+            tell(f"fragments.{kind}", f"{what}.{name}", value.norm().item(), half.norm().item())
+
+    def change(get, put, p, factor, *key):
+        value = get(p, *key) * factor
+        put(p, value, *key)
+        if "local" not in get.__name__:
+            assert torch.equal(get(p, *key), value)
+
+    momentum = torch.optim.SGD
+    for kind, states in ("adam", ("exp_avg", "exp_avg_sq")), ("sgd", ("momentum_buffer",)):
+        engine = saving() if kind == "adam" else deepspeed.initialize(
+            model=make(), optimizer=lambda ps: momentum(ps, lr=0.05, momentum=0.9),
+            config=settings())[0]
+        train(f"fragments.{kind}", engine, steps=1)
+        for step in range(1, 4):
+            for micro in range(2):
+                loss = engine(batch(10 * step + micro))
+                engine.backward(loss)
+                if micro and step < 3:
+                    p, q = engine.module.blocks[0].up.weight, engine.module.blocks[1].down.bias
+                    tell_all(f"grad.{step}", utils.safe_get_full_grad)
+                    change(utils.safe_get_full_grad, utils.safe_set_full_grad, p, 0.5)
+                    utils.safe_update_full_grad_vectorized([p, q], lambda grad, _: grad * 3)
+                    change(utils.safe_get_full_fp32_param, utils.safe_set_full_fp32_param, q, 2)
+                    for key in states:
+                        change(utils.safe_get_full_optimizer_state,
+                               utils.safe_set_full_optimizer_state, p, 1.5, key)
+                if micro and step < 3 and stage == 3:
+                    change(utils.safe_get_local_grad, utils.safe_set_local_grad, q, 0.5)
+                    change(utils.safe_get_local_fp32_param, utils.safe_set_local_fp32_param, p, 3)
+                    change(utils.safe_get_local_optimizer_state,
+                           utils.safe_set_local_optimizer_state, q, 1.5, states[0])
+                engine.step()
+            tell(f"fragments.{kind}", f"loss.{step}", loss.item())
+            tell_all(f"value.{step}", utils.safe_get_full_fp32_param)
+            for key in states:
+                tell_all(f"{key}.{step}", utils.safe_get_full_optimizer_state, key)
+
+
+@case
+def timed():
+    """The wall clock breakdown."""
+    engine = saving(wall_clock_breakdown=True)
+    train("timed", engine, steps=2)
+    timers = engine.get_wall_clock_timers()
+    names = ("fwd_microstep", "bwd_microstep", "step_microstep", "fwd", "bwd", "step")
+    tell("timed", "timers", *(float(timers[name] > 0) for name in names))
+
+
 # DeepSpeed's own of stage 3 adds a bias after it has rounded.
 LINEAR = {"stage": stage, "memory_efficient_linear": False}
 

@@ -24,7 +24,8 @@ def replace(deepspeed: ModuleType) -> None:
     """Called when DeepSpeed has been imported, or reloaded."""
     if _start.settings.get("deepspeed", "keep") == "keep":
         return
-    from . import engine, init
+    from . import engine, fragments, init
 
     init.replace(deepspeed)
+    fragments.replace(deepspeed)
     engine.replace(deepspeed)

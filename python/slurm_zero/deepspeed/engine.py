@@ -9,6 +9,7 @@ import functools
 import inspect
 import math
 import os
+import weakref
 from collections.abc import Callable
 from types import ModuleType
 from typing import Any
@@ -18,7 +19,7 @@ import torch
 import torch.distributed as dist
 from deepspeed.monitor.monitor import MonitorMaster
 from deepspeed.runtime.config import DeepSpeedConfig
-from deepspeed.runtime.engine import DeepSpeedEngine
+from deepspeed.runtime.engine import DeepSpeedEngine, EngineTimers
 from deepspeed.runtime.fp16.loss_scaler import CreateLossScaler
 from deepspeed.runtime.zero import partition_parameters
 from deepspeed.utils import groups
@@ -38,6 +39,7 @@ class Engine(Checkpoints, DeepSpeedEngine):
     optimizer = basic_optimizer = lr_scheduler = training_dataloader = None
     loaded_checkpoint_mp_world_size = loaded_checkpoint_dp_world_size = None
     all_to_all_group = moe_layers = _python_gc_generation = None
+    engine_timers_cache: dict[str, float] = {}
     _is_gradient_accumulation_boundary = _global_grad_norm = torch_autocast_z0_gradscaler = None
     enable_backward_allreduce = gradient_average = warn_unscaled_loss = True
     inside_no_sync_ctxt = has_moe_layers = zenflow = pipeline_parallelism = use_ds_comm = False
@@ -67,12 +69,22 @@ class Engine(Checkpoints, DeepSpeedEngine):
             self._config.timers_config, batch_size=self.train_batch_size(),
             steps_per_output=self.steps_per_print(), monitor_memory=False,
         )
+        self.engine_timers = self._make_timers()
         if model_parameters is not None:
             model_parameters = list(model_parameters)
         changed = self._shard(model, wanted)
         if training_data:
             self.training_dataloader = self.deepspeed_io(training_data)
         self._make_optimizer(changed, model_parameters)
+
+    def _make_timers(self) -> EngineTimers:
+        """The backward pass has the reductions in it, which have no timers of their own."""
+        wanted = self.wall_clock_breakdown()
+        made = EngineTimers(wanted, wanted)
+        others = {*made.backward_inner_timers, *made.backward_reduce_timers}
+        made.micro_timers = [name for name in made.micro_timers if name not in others]
+        made.global_timers = [name for name in made.global_timers if name not in others]
+        return made
 
     def _shard(self, model: nn.Module, wanted: dict[str, Any]) -> shard.Changed:
         changed = shard.shard(model, self.zero_optimization_stage(), configuration.settings(wanted),
@@ -93,6 +105,8 @@ class Engine(Checkpoints, DeepSpeedEngine):
         made.param_groups[:] = [group for group in made.param_groups if group["params"]]
         self.optimizer = self.basic_optimizer = made
         made.overflow, made._engine = False, self
+        for p in (p for group in made.param_groups for p in group["params"]):
+            p._stepped_by = weakref.ref(made)
         self._configure_lr_scheduler()
         if self.fp16_enabled():
             self.loss_scaler = CreateLossScaler(
@@ -113,7 +127,10 @@ class Engine(Checkpoints, DeepSpeedEngine):
         if torch.is_grad_enabled():
             # For a backward without the engine's, whose loss is not divided.
             self._set_reduction(self.world_size * self.gradient_accumulation_steps())
-        return self.module(*inputs, **kwargs)
+        self._start_timers(self.engine_timers.forward_timers)
+        outputs = self.module(*inputs, **kwargs)
+        self._stop_timers(self.engine_timers.forward_timers)
+        return outputs
 
     def _set_reduction(self, divide: int) -> None:
         """Whether gradients are reduced by the next backward pass, as the stage has it, or stay
@@ -138,7 +155,9 @@ class Engine(Checkpoints, DeepSpeedEngine):
         if not self.managed_gradient_accumulation():
             self._unmanaged_backward_count += 1
         self._set_reduction(self.world_size)
+        self._start_timers(self.engine_timers.backward_timers)
         self.scale(loss).backward(retain_graph=retain_graph)
+        self._stop_timers(self.engine_timers.backward_timers)
         return loss
 
     def managed_gradient_accumulation(self) -> bool:
@@ -157,11 +176,18 @@ class Engine(Checkpoints, DeepSpeedEngine):
         assert self.optimizer is not None, "must provide optimizer during init in order to use step"
         self._step_applied, self._running_engine_step = False, True
         boundary = self.is_gradient_accumulation_boundary()
+        self._start_timers(self.engine_timers.step_timers)
         if boundary:
             self._take_model_step(lr_kwargs)
+        self._stop_timers(self.engine_timers.step_timers)
         self.tput_timer.stop(global_step=boundary, report_speed=self.global_rank == 0)
         if boundary and self.monitor.enabled and self.global_rank == 0:
             self._tell_monitor()
+        if self.wall_clock_breakdown():
+            self._update_wall_clock_timers()
+            self.timers.log(self.engine_timers.micro_timers)
+            if boundary:
+                self.timers.log(self.engine_timers.global_timers)
         self._running_engine_step = False
         self.micro_steps += 1
 
