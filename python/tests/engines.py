@@ -463,6 +463,29 @@ def fragments():
 
 
 @case
+def external():
+    """A parameter that another module uses, too."""
+    class Outer(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.layers = nn.ModuleList(nn.Linear(5, 5) for _ in range(3))
+            deepspeed.zero.register_external_parameter(self, self.layers[1].weight)
+
+        def forward(self, x):
+            for layer in self.layers:
+                x = layer(x).tanh()
+            return nn.functional.linear(x, self.layers[1].weight).square().mean()
+
+    torch.manual_seed(11)
+    engine, *_ = deepspeed.initialize(model=Outer(), config=settings(optimizer=ADAMW))
+    for step in range(4):
+        loss = engine(torch.full((2, 5), 0.1 * (step + 1)))
+        engine.backward(loss)
+        engine.step()
+        tell("external", f"loss.{step}", loss.item())
+
+
+@case
 def timed():
     """The wall clock breakdown."""
     engine = saving(wall_clock_breakdown=True)

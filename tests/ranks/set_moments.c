@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * zero_set_moments, zero_get_moments and zero_set_steps: a step after them is AdamW's with these
- * moments and so many steps, against a reference in f64, at every stage; what they refuse; and that
- * a checkpoint has them.
+ * moments and so many steps, against a reference in f64, at every stage; a rank sees the moments
+ * that it steps; what they refuse; and that a checkpoint has them.
  */
 #include <math.h>
 

@@ -14,9 +14,16 @@ program=("$TORCH_PYTHON" "$top_srcdir/python/tests/unedited.py")
 cluster_start
 plugin_on
 
+# ours WHAT: the engine of a DeepSpeed program
+ours() {
+	[[ $1 != deepspeed ]] || grep -q "DeepSpeed's engine is slurm_zero's" "$scratch/out" ||
+		fail "the engine is DeepSpeed's own: $(<"$scratch/out")"
+}
+
 # train WHAT: six ranks on three nodes; their losses are those of ddp, which comes first
 train() {
 	ran "$1" srun --zero -N3 --ntasks-per-node=2 "${program[@]}" "$1"
+	ours "$1"
 	grep ^loss "$scratch/out" >"$scratch/$1"
 	[[ $(grep -c . "$scratch/$1") == 20 ]] || fail "$1: $(<"$scratch/out")"
 	paste "$scratch/ddp" "$scratch/$1" |
@@ -57,6 +64,7 @@ lost() {
 		'BEGIN {printf "%.1f", end - at}')
 	((status && status != 124)) || check "$*" 1
 	grep -qE "$4" "$scratch/out" || check "no line names the rank of $*, which" 1
+	ours "$1"
 	worst=$(awk -v was="$worst" -v took="$took" 'BEGIN {print (took > was ? took : was)}')
 	echo "$1 $2 $3: ended after $took s"
 }

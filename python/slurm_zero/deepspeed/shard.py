@@ -136,9 +136,9 @@ def shard(model: nn.Module, stage: int, settings: str, wanted: torch.dtype) -> C
     _api.job().layout.drop()  # models of engines before, so that names begin anew
     job, computed = _api.job(), computed_dtype(model, wanted)
     policy = MixedPrecisionPolicy(param_dtype=computed)
-    made = {p: _empty(p, computed) for p in model.parameters()}
+    made, found = {p: _empty(p, computed) for p in model.parameters()}, blocks(model)
     _swap(model, made)
-    for block in blocks(model):
+    for block in found:
         _api.fully_shard(block, mp_policy=policy)
     _api.fully_shard(model, mp_policy=policy)
     params = {job.originals[q]: p for p, q in made.items()}
