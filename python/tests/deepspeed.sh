@@ -73,8 +73,8 @@ done
 cases=(of_config of_client callables boundaries data saved moved written)
 both engines 0 "${cases[@]}" bf16
 both engines 1 "${cases[@]}"
-both engines 2 "${cases[@]}" bf16 fp16 direct skipped failing fragments timed
-both engines 3 "${cases[@]}" bf16 fp16 direct skipped failing fragments timed external context converted
+both engines 2 "${cases[@]}" bf16 fp16 direct skipped coalesced failing fragments timed
+both engines 3 "${cases[@]}" bf16 fp16 direct skipped coalesced failing fragments timed external context converted
 
 imports accelerate transformers || exit 0
 cases=(trainer)

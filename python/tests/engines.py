@@ -397,6 +397,22 @@ def direct():
 
 
 @case
+def coalesced():
+    """Several backward passes whose gradients are reduced together, which older releases of
+    DeepSpeed do not have."""
+    if not hasattr(deepspeed.DeepSpeedEngine, "coalesce_grad_reduction"):
+        return
+    engine = saving(gradient_accumulation_steps=1)
+    for step in range(4):
+        with engine.coalesce_grad_reduction():
+            for micro in range(3):
+                loss = engine(batch(10 * step + micro))
+                engine.backward(loss)
+        engine.step()
+        tell("coalesced", f"loss.{step}", loss.item(), float(engine.get_global_grad_norm()))
+
+
+@case
 def skipped():
     """A step whose gradients have an infinity is left out, but by older releases of DeepSpeed's."""
     if not hasattr(deepspeed.runtime.utils, "is_invalid_grad_norm"):

@@ -98,7 +98,7 @@ def refused():
     why = config.why_not(settings(), client_optimizer=own)
     assert why == "the optimizer DeepSpeedCPULion is not supported", why
     deepspeed.__version_minor__ += 100
-    assert "was not tried; from 0.19 to before" in config.why_not(settings())
+    assert "was not tried; from 0.18 to before" in config.why_not(settings())
     deepspeed.__version_minor__ -= 100
     # The library's options of a configuration; that for the stage is a flag's.
     given = zero(stage3_max_live_parameters=1e6, stage3_allgather_sequential=True,

@@ -17,7 +17,7 @@ from .. import _overlay, _start
 from . import optimizer
 
 # Versions of DeepSpeed that the tests were run with: from the first to before the last.
-VERSIONS = ((0, 19), (0, 20))
+VERSIONS = ((0, 18), (0, 20))
 
 ANY = object()  # DeepSpeed's own code reads it, or it has no effect here
 NOT = (None, False)

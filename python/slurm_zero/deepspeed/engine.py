@@ -5,12 +5,13 @@ that DeepSpeedEngine.__init__ is not called."""
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import inspect
 import math
 import os
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from types import ModuleType
 from typing import Any
 
@@ -165,6 +166,20 @@ class Engine(Checkpoints, DeepSpeedEngine):
         self.scale(loss).backward(retain_graph=retain_graph)
         self._stop_timers(self.engine_timers.backward_timers)
         return loss
+
+    @contextlib.contextmanager
+    def coalesce_grad_reduction(self) -> Iterator[None]:
+        """The gradients of the backward passes within it are reduced once, at its end."""
+        assert not self.inside_no_sync_ctxt, "coalesce_grad_reduction cannot be nested"
+        self.inside_no_sync_ctxt = True
+        try:
+            yield
+        finally:
+            self.inside_no_sync_ctxt = False
+        groups = self.module._groups()
+        for group in groups:
+            group.sync = group.all_reduce = True
+        _api.job().add_gradients(groups)
 
     def managed_gradient_accumulation(self) -> bool:
         return getattr(self._config, "managed_gradient_accumulation", True)
