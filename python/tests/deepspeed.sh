@@ -71,10 +71,11 @@ for stage in 0 3; do
 done
 
 cases=(of_config of_client callables boundaries data saved moved written)
+sharded=(bf16 fp16 direct skipped coalesced failing fragments timed)
 both engines 0 "${cases[@]}" bf16
 both engines 1 "${cases[@]}"
-both engines 2 "${cases[@]}" bf16 fp16 direct skipped coalesced failing fragments timed
-both engines 3 "${cases[@]}" bf16 fp16 direct skipped coalesced failing fragments timed external context converted
+both engines 2 "${cases[@]}" "${sharded[@]}"
+both engines 3 "${cases[@]}" "${sharded[@]}" external context converted
 
 imports accelerate transformers || exit 0
 cases=(trainer)
