@@ -66,6 +66,7 @@ EXTRA_DIST += $(PYTHON_FILES) $(PYTHON_DEEPSPEED_FILES) \
 	python/tests/cases.py \
 	python/tests/checkpoint.py \
 	python/tests/dcp.py \
+	python/tests/deepspeed_cases.py \
 	python/tests/deepspeed_model.py \
 	python/tests/deepspeed_write.py \
 	python/tests/device.py \

@@ -62,7 +62,7 @@ def tensor_of(memory: memoryview | None, dtype: torch.dtype) -> torch.Tensor:
 
 
 # Whole values of parameters, by the storages of their local tensors, which operations see instead
-# for now, see GatheredParameters.
+# within GatheredParameters.
 gathered: dict[int, torch.Tensor] = {}
 
 

@@ -4,6 +4,7 @@
 . "${top_srcdir:?run me by make check}/tests/common.sh"
 . "$top_srcdir/python/tests/torch.sh"
 imports deepspeed || skip deepspeed "$TORCH_PYTHON has no package deepspeed"
+export DS_ACCELERATOR=cpu
 unset RANK WORLD_SIZE LOCAL_RANK LOCAL_WORLD_SIZE MASTER_ADDR MASTER_PORT GLOO_SOCKET_IFNAME
 
 # engine WHOSE WORLD PROGRAM ARGUMENT...: its lines are in $scratch/WHOSE; whose engine it is

@@ -8,33 +8,16 @@ import itertools
 import json
 import os
 import shutil
-import sys
 
-os.environ.setdefault("DS_ACCELERATOR", "cpu")
 import deepspeed
 import numpy
 import torch
 from deepspeed.accelerator import get_accelerator
 from deepspeed.runtime.fp16.unfused_optimizer import FP16_UnfusedOptimizer
+from deepspeed_cases import case, folder, rank, run, stage, tell
 from torch import nn
 
 STEPS, VOCABULARY, WIDTH, MICRO = 20, 61, 24, 2
-stage, folder = int(sys.argv[1]), sys.argv[2]
-deepspeed.init_distributed("gloo")
-torch.set_num_threads(1)
-deepspeed.utils.logger.setLevel("WARNING")
-rank = torch.distributed.get_rank()
-CASES = {}
-
-
-def case(function):
-    CASES[function.__name__] = function
-    return function
-
-
-def tell(name, what, *numbers):
-    if rank == 0:
-        print(f"{name}:", what, *(f"{number:.9g}" for number in numbers), flush=True)
 
 
 class Block(nn.Module):
@@ -565,6 +548,4 @@ def written():
     torch.distributed.barrier()
 
 
-for name in sys.argv[3:]:
-    CASES[name]()
-torch.distributed.barrier()
+run()

@@ -5,37 +5,20 @@ be the same whoever's the engine is."""
 
 import contextlib
 import os
-import sys
 
-os.environ.setdefault("DS_ACCELERATOR", "cpu")
 import deepspeed
 import torch
 import transformers
+from deepspeed_cases import case, folder, rank, run, stage, tell
 from safetensors.torch import load_file
 from transformers import (
     AutoModelForCausalLM, GPT2Config, LlamaConfig, Trainer, TrainerCallback, TrainingArguments,
 )
 from transformers.integrations import HfDeepSpeedConfig
 
-stage, folder = int(sys.argv[1]), sys.argv[2]
 VOCABULARY, LENGTH = 96, 12
-deepspeed.init_distributed("gloo")
-torch.set_num_threads(1)
-deepspeed.utils.logger.setLevel("WARNING")
 transformers.utils.logging.set_verbosity_error()
 transformers.utils.logging.disable_progress_bar()
-rank = torch.distributed.get_rank()
-CASES = {}
-
-
-def case(function):
-    CASES[function.__name__] = function
-    return function
-
-
-def tell(name, what, *numbers):
-    if rank == 0:
-        print(f"{name}:", what, *(f"{number:.9g}" for number in numbers), flush=True)
 
 
 def files(kind):
@@ -260,6 +243,4 @@ def accelerated():
     assert (rank == 0) == bool(state) or stage < 3
 
 
-for name in sys.argv[3:]:
-    CASES[name]()
-torch.distributed.barrier()
+run()

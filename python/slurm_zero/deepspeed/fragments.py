@@ -40,17 +40,23 @@ def _set_moment(p: FlatShard, key: str, part: FlatShard) -> None:
     _zero.set_moments(spec.param.handle, first, end - first, *(m.data_ptr() for m in parts))
 
 
+def _optimizer(p: FlatShard) -> torch.optim.Optimizer | None:
+    """The one that steps it, if there is one."""
+    stepped_by = getattr(p, "_stepped_by", None)
+    return stepped_by and stepped_by()
+
+
 def _get(p: FlatShard, key: str | None = None) -> FlatShard | None:
     """The values, or a state."""
     if not p.requires_grad:
         return None
     if key is None:
         return p.detach().float()
-    optimizer = p._stepped_by()
+    optimizer = _optimizer(p)
     if isinstance(optimizer, AdamW) and key in _MOMENTS:
         moment = _moments(p)[_MOMENTS.index(key)].to(p._local_tensor.device)
         return FlatShard.wrap(moment, p._shard_spec)
-    state = optimizer.state.get(p, {}).get(key)
+    state = None if optimizer is None else optimizer.state.get(p, {}).get(key)
     if not isinstance(state, FlatShard):
         raise ValueError(f"{key} not found in optimizer state fragment")
     return state
@@ -62,7 +68,7 @@ def _set(p: FlatShard, value: FlatShard, key: str | None = None) -> None:
         return
     if key is None:
         p.copy_(value)
-    elif isinstance(p._stepped_by(), AdamW) and key in _MOMENTS:
+    elif isinstance(_optimizer(p), AdamW) and key in _MOMENTS:
         _set_moment(p, key, value)
     else:
         _get(p, key).copy_(value)
@@ -102,23 +108,24 @@ def _update_grads(params: list[FlatShard], update: Callable) -> None:
             _set_grad(p, _part(p, update(p.grad.full_tensor(), p)))
 
 
+def _functions(kind: str, out: Callable, into: Callable) -> dict[str, Callable]:
+    """Of whole tensors, or of what this rank has."""
+    return {
+        f"get_{kind}_fp32_param": lambda param: out(_get(param)),
+        f"set_{kind}_fp32_param": lambda param, value: _set(param, into(param, value)),
+        f"get_{kind}_optimizer_state": lambda param, optim_state_key: (
+            out(_get(param, optim_state_key))
+        ),
+        f"set_{kind}_optimizer_state": lambda param, value, optim_state_key: (
+            _set(param, into(param, value), optim_state_key)
+        ),
+        f"get_{kind}_grad": lambda param: out(param.grad),
+        f"set_{kind}_grad": lambda param, value: _set_grad(param, into(param, value)),
+    }
+
+
 _OURS: dict[str, Callable] = {
-    "get_full_fp32_param": lambda param: _whole(_get(param)),
-    "set_full_fp32_param": lambda param, value: _set(param, _part(param, value)),
-    "get_full_optimizer_state": lambda param, optim_state_key: _whole(_get(param, optim_state_key)),
-    "set_full_optimizer_state": lambda param, value, optim_state_key: (
-        _set(param, _part(param, value), optim_state_key)
-    ),
-    "get_full_grad": lambda param: _whole(param.grad),
-    "set_full_grad": lambda param, value: _set_grad(param, _part(param, value)),
-    "get_local_fp32_param": lambda param: _mine(_get(param)),
-    "set_local_fp32_param": lambda param, value: _set(param, _as_part(param, value)),
-    "get_local_optimizer_state": lambda param, optim_state_key: _mine(_get(param, optim_state_key)),
-    "set_local_optimizer_state": lambda param, value, optim_state_key: (
-        _set(param, _as_part(param, value), optim_state_key)
-    ),
-    "get_local_grad": lambda param: _mine(param.grad),
-    "set_local_grad": lambda param, value: _set_grad(param, _as_part(param, value)),
+    **_functions("full", _whole, _part), **_functions("local", _mine, _as_part),
     "update_full_grad_vectorized": lambda param_list, update_func: (
         _update_grads(param_list, update_func)
     ),
