@@ -88,10 +88,9 @@ def loaded():
 @case
 def made():
     """from_config, whose values are made by zero.Init; they are Transformers' own."""
-    config = settings()
+    described, config = LlamaConfig.from_pretrained(files("llama")), settings()
     hf = HfDeepSpeedConfig(config)
     torch.manual_seed(4)
-    described = LlamaConfig.from_pretrained(files("llama"))
     model = AutoModelForCausalLM.from_config(described)
     engine, *_ = deepspeed.initialize(model=model, config=config)
     del hf
