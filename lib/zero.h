@@ -126,7 +126,7 @@ const char *zero_last_error(void);
 int zero_last_error_rank(void);
 /* Its status, for functions that return a pointer; ZERO_OK: there was none yet. */
 zero_status zero_last_error_status(void);
-/* Returns the version of the library that runs, such as "0.1.0"; a static string. Of a library that
+/* Returns the version of the library that runs, such as "0.2.0"; a static string. Of a library that
    was preloaded it may be another than that of the header. */
 const char *zero_version(void);
 

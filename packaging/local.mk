@@ -18,7 +18,8 @@ EXTRA_DIST += \
 	debian/tests/control \
 	debian/tests/smoke \
 	doc/release.md \
-	packaging/slurm-zero.spec
+	packaging/slurm-zero.spec \
+	packaging/slurm-zero.spec.in
 
 # The same sources make the same tarball, byte for byte, whoever packs it, where and when: files
 # are in order, belong to nobody, and are as old as the release (or as SOURCE_DATE_EPOCH says).

@@ -57,8 +57,7 @@ def collect(root, data):
 
 
 def build_wheel(wheel_directory, config_settings=None, metadata_directory=None):
-    configure = (TOP / "configure.ac").read_text()
-    version = re.search(r"AC_INIT\(\[slurm-zero\], \[(.*?)\]\)", configure)[1]
+    version = re.search(r"\((.*?)\)", (TOP / "debian/changelog").read_text())[1]
     tag = "cp310-abi3-" + re.sub(r"\W", "_", sysconfig.get_platform())
     name = f"slurm_zero-{version}"
     file = Path(wheel_directory) / f"{name}-{tag}.whl"

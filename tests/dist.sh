@@ -36,12 +36,13 @@ date=$(sed -n 's/^ -- .*>  //p' "$top_srcdir/debian/changelog" | sed 1q)
 [[ $(tar -tvJf "$tarball" --utc --full-time | awk '{ print $4, $5 }' | sort -u) == \
 	"$(date -u -d "$date" '+%F %T')" ]] || fail "files of $name.tar.xz are not from $date"
 
-# the versions of all packages are one
+# the version is what debian/changelog says, and a release has news
 version=${name#slurm-zero-}
 grep -q "^slurm-zero ($version) " <(head -1 "$top_srcdir/debian/changelog") ||
 	fail "debian/changelog does not begin with $version"
-grep -qE "^Version: +$version$" "$top_srcdir/packaging/slurm-zero.spec" ||
-	fail "packaging/slurm-zero.spec is not of $version"
+grep -qx "## $version" "$top_srcdir/NEWS.md" || fail "NEWS.md has no section $version"
+tar -xJOf "$tarball" "$name/packaging/slurm-zero.spec" | grep -qE "^Version: +$version$" ||
+	fail "the tarball's slurm-zero.spec is not of $version"
 
 # Paths in git have no top folder; files for git alone are not in the tarball.
 [[ $(git -C "$top_srcdir" rev-parse --show-prefix 2>/dev/null && echo git) == $'\ngit' ]] || exit 0
