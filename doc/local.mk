@@ -9,7 +9,7 @@ doc_DATA += doc/recovery.md doc/threats.md
 EXTRA_DIST += doc/functions.awk doc/faults.md doc/threats.md \
 	doc/deepspeed.md doc/design.md doc/figures.md doc/limits.md doc/programs.md doc/pytorch.md doc/recovery.md \
 	doc/testing.md \
-	doc/group.svg doc/recovery.svg doc/rooms.svg doc/streaming.svg \
+	doc/group.svg doc/recovery.svg doc/report.png doc/rooms.svg doc/streaming.svg \
 	doc/options_roff.c doc/zerorun.1.in doc/zero.3.in doc/zero.yaml.5.in doc/zero_checkpoint.5.in \
 	doc/spank_zero.8.in
 CLEANFILES += $(MAN_PAGES) $(MAN_LISTS) doc/functions.roff doc/options_roff

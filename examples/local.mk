@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 EXTRA_DIST += examples/demo.sh examples/demo_slurm.sh examples/demo_stream.sh \
-	examples/demo_torch.sh examples/finetune.py examples/stream.py examples/stream_plot.py \
-	examples/requeue.sbatch $(GPT_DEVICE)
+	examples/demo_torch.sh examples/finetune.py examples/quick.c examples/stream.py \
+	examples/stream_plot.py examples/requeue.sbatch $(GPT_DEVICE)
 CLEANFILES += stream.svg
 
 if HAVE_CBLAS

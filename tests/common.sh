@@ -109,7 +109,6 @@ gpu_doubles() {
 	ln -sf "$top_builddir/tests/double/.libs/cublas.so" "$1/libcublas.so.13"
 }
 
-
 # dist_tarball FOLDER: leaves in $tarball the path of what make dist makes, moved there. One at a
 # time: tests may run at the same time.
 dist_tarball() {
@@ -122,4 +121,18 @@ dist_tarball() {
 	[[ $tarball != *$'\n'* ]] || fail "several tarballs: $tarball"
 	mv "$tarball" "$1/" && tarball=$1/${tarball##*/}
 	exec {lock}<&-
+}
+
+# readme_commands HEADING: prints the README's shell commands of that section ("": those before the
+# first), without comments, one on each line
+readme_commands() {
+	awk -v heading="$1" '
+		BEGIN {inside = heading == ""}
+		/^## / {inside = $0 == "## " heading}
+		/^```/ {shell = $0 == "```sh"; next}
+		inside && shell {
+			sub(/ +# .*/, "")
+			sub(/^\t/, " ")
+			printf "%s%s", $0, /\|\|$/ ? "" : "\n"
+		}' "$top_srcdir/README.md"
 }

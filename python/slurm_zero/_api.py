@@ -40,6 +40,9 @@ save_wait = _zero.save_wait
 _job: Job | None = None
 _failed = False
 
+NOTHING_SHARDED = ("no model is sharded here: slurm_zero.fully_shard comes first, or FSDP2's with "
+                   "--zero-fsdp=replace")
+
 
 def init(settings: str = "", device: str | torch.device | None = None) -> None:
     """Opens the job, and torch.distributed with it. fully_shard does it where it was not done. A
@@ -438,7 +441,7 @@ def load(model: nn.Module, path: str | os.PathLike, *, strict: bool = True,
     True for a bar, which rank 0 shows, or is called with (parameter, bytes done, bytes of all) on
     each rank, of what it keeps."""
     if _job is None:
-        raise Error("shard the model first, with fully_shard")
+        raise Error(NOTHING_SHARDED)
     _job.settle()
     paths = {m: f"{path}." if path else "" for path, m in model.named_modules()}
     prefix = getattr(model, "base_model_prefix", "")
@@ -499,7 +502,7 @@ def load(model: nn.Module, path: str | os.PathLike, *, strict: bool = True,
 def _require_all(model: Any) -> list[nn.Module]:
     """The models, as a list. The library saves all that is sharded: the caller has to know it."""
     if _job is None:
-        raise Error("shard the model first, with fully_shard")
+        raise Error(NOTHING_SHARDED)
     _job.layout.update()
     models = _as_list(model)
     mine = {m for top in models for m in top.modules()}

@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# The README's commands under "My cluster" and "My job" work as they stand there, on a cluster that
-# was without the plugin before. Changed here: what is built is this build folder, `make install`
-# goes below $scratch, and so do the paths in /etc/slurm.
+# The README's commands under "My cluster" and "My PyTorch program" work as they stand there, on a
+# cluster that was without the plugin before. Changed here: what is built is this build folder,
+# `make install` goes below $scratch, and so do the paths in /etc/slurm.
 # shellcheck source=tests/slurm/cluster.sh
 . "${top_srcdir:?run me by make check}/tests/slurm/cluster.sh"
 need files
@@ -11,18 +11,6 @@ need_command python3
 unset MAKEFLAGS MFLAGS MAKELEVEL MAKEOVERRIDES
 build=$(cd "${top_builddir:?}" && pwd)
 root=$scratch/root
-
-# block HEADING: prints the shell commands of that section, without comments, one on each line
-block() {
-	awk -v heading="## $1" '
-		/^## / {inside = $0 == heading}
-		/^```/ {shell = $0 == "```sh"; next}
-		inside && shell {
-			sub(/ +# .*/, "")
-			sub(/^\t/, " ")
-			printf "%s%s", $0, /\|\|$/ ? "" : "\n"
-		}' "$top_srcdir/README.md"
-}
 
 variable() {
 	make -s --no-print-directory -C "$build" -f - print-variable <<END
@@ -154,7 +142,7 @@ while read -r line; do
 	*) fail "README, My cluster: this test does not know '$line'" ;;
 	esac
 	((++found))
-done < <(block "My cluster")
+done < <(readme_commands "My cluster")
 ((found == 5)) || fail "README, My cluster: $found commands, not 5"
 
 # Without a restart of a daemon, each command has the options.
@@ -169,7 +157,7 @@ done
 [[ -d $lib/slurm-zero && -e $lib/libzero.so ]] ||
 	fail "README: $lib has no slurm-zero and libzero.so"
 
-# ---- My job
+# ---- My PyTorch program
 
 # batch RANKS STAGE: the job of the last command had such tasks and ended well
 batch() {
@@ -213,8 +201,8 @@ while read -r line; do
 		done
 		printed 1 '^# fits: '
 		;;
-	*) fail "README, My job: this test does not know '$line'" ;;
+	*) fail "README, My PyTorch program: this test does not know '$line'" ;;
 	esac
 	((++found))
-done < <(block "My job")
-((found == 5)) || fail "README, My job: $found commands, not 5"
+done < <(readme_commands "My PyTorch program")
+((found == 5)) || fail "README, My PyTorch program: $found commands, not 5"
