@@ -24,7 +24,8 @@ from ._tensor import FlatShard, tensor_of
 if TYPE_CHECKING:
     from ._job import Job
 
-no_compile = functools.partial(torch._dynamo.disable, recursive=True)
+# Which imports torch._dynamo, a second, when it is first called: optimizers of torch do the same.
+no_compile = torch._disable_dynamo
 
 
 @dataclasses.dataclass(frozen=True)
