@@ -80,7 +80,7 @@ differ=$(diff <(facts zero.3 Facts Variables) \
 	fail "zero.3 (<) and spank_zero.8 (>) differ in facts: $differ"
 
 # zero.yaml(5) names the keys that ranks must agree on, and the backend.
-agreed=$(sed -n '/^enum zero_agreement/,/ZERO_AGREE_EQUAL/s/.*case ZERO_OPT_\([A-Z_]*\):.*/\1/p' \
+agreed=$(sed -n '/^enum zero_agreement/,/AGREE_EQUAL/s/.*case ZERO_OPT_\([A-Z_]*\):.*/\1/p' \
 	"$top_srcdir/lib/job/settings.c" | tr '[:upper:]' '[:lower:]')
 listed=$(grep -o 'must agree on .*: if they are set' "$scratch/zero.yaml.5" | grep -oE '[a-z_]+')
 for key in $(items zero.yaml.5 '[a-z_]+'); do
