@@ -85,7 +85,7 @@ agreed=$(sed -n '/^enum zero_agreement/,/AGREE_EQUAL/s/.*case ZERO_OPT_\([A-Z_]*
 listed=$(grep -o 'must agree on .*: if they are set' "$scratch/zero.yaml.5" | grep -oE '[a-z_]+')
 for key in $(items zero.yaml.5 '[a-z_]+'); do
 	grep -qx "$key" <<<"$agreed"$'\nbackend' || continue
-	grep -qx "$key" <<<"$listed" || fail "zero.yaml(5) does not say that ranks must agree on $key"
+	grep -qx "$key" <<<"$listed" || fail "zero.yaml(5): ranks must also agree on $key"
 done
 
 # No page speaks of a flag or variable that there is not.
