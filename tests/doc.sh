@@ -79,6 +79,15 @@ differ=$(diff <(facts zero.3 Facts Variables) \
 	<(facts spank_zero.8 'VARIABLES OF A TASK' CONTAINERS)) ||
 	fail "zero.3 (<) and spank_zero.8 (>) differ in facts: $differ"
 
+# zero.yaml(5) names the keys that ranks must agree on, and the backend.
+agreed=$(sed -n '/^enum zero_agreement/,/AGREE_EQUAL/s/.*case ZERO_OPT_\([A-Z_]*\):.*/\1/p' \
+	"$top_srcdir/lib/job/settings.c" | tr '[:upper:]' '[:lower:]')
+listed=$(grep -o 'must agree on .*: if they are set' "$scratch/zero.yaml.5" | grep -oE '[a-z_]+')
+for key in $(items zero.yaml.5 '[a-z_]+'); do
+	grep -qx "$key" <<<"$agreed"$'\nbackend' || continue
+	grep -qx "$key" <<<"$listed" || fail "zero.yaml(5): ranks must also agree on $key"
+done
+
 # No page speaks of a flag or variable that there is not.
 others='--zero --zero- --no-zero ZERO_CHECKPOINT ZERO_ENABLED ZERO_MPIRUN ZERO_RESTART ZERO_RUN'
 others+=' ZERO_LAUNCHER ZERO_RESOLVED ZERO_OK'
