@@ -6,11 +6,12 @@
  * states of a data-parallel model over its ranks. The unit of sharding is the GROUP: parameters
  * that are gathered together, usually those of one layer. The parameters of a group are stored one
  * after the other in one flat buffer. The buffer is cut into as many equal shards as there are
- * ranks, and rank r owns shard r. (There is a flat part for each type of element, see zero_layout.)
+ * ranks, and rank r owns shard r. (There is a buffer for each type of element, see zero_layout.) A
+ * JOB is the ranks that have opened the library together; a TEAM is some of them, see zero_team_new.
  *
  *	gather	one all-gather, into the buffer that the parameters are then read from
  *	reduce	one reduce-scatter of the group's gradients, into the owned shard
- *	step	AdamW over the owned shard
+ *	step	AdamW over the owned shard, or Muon, or a step of the program's own
  *
  * The stage, a setting, says what is sharded: nothing (0), the optimizer states (1), the gradients
  * too (2), or the parameters too (3). A program is the same at every stage:
@@ -88,7 +89,7 @@ extern "C" {
 #endif
 
 #define ZERO_VERSION_MAJOR 0
-#define ZERO_VERSION_MINOR 1
+#define ZERO_VERSION_MINOR 2
 
 typedef struct zero_job zero_job;
 typedef struct zero_team zero_team;

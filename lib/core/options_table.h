@@ -273,7 +273,7 @@ const struct zero_option zero_option_table[ZERO_OPTIONS] = {
 	[ZERO_OPT_CHECK] = {
 		.name = "check", .env = "ZERO_CHECK",
 		.argument = "0|1", .default_text = "0",
-		.help = "1: detect undeclared changes, and adopted values that differ",
+		.help = "1: check each operation, change, release and adopted value",
 		.type = ZERO_TYPE_INTEGER, .min = 0, .max = 1,
 		.where = ZERO_IN_ENVIRONMENT | ZERO_IN_RESOLVED,
 	},

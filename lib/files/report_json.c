@@ -3,6 +3,9 @@
  * A job's report as JSON; part of zero_files.so. Each function returns NULL without memory, which
  * json_pack passes on, so that the text is complete or there is none.
  */
+/* PACKAGE_VERSION */
+#include "config.h"
+
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
@@ -300,12 +303,11 @@ static json_t *job_of(const struct zero_report *report)
 
 zero_status zero_report_json(const struct zero_report *report, char **text)
 {
-	char version[16];
 	json_t *json;
 
-	snprintf(version, sizeof(version), "%d.%d", ZERO_VERSION_MAJOR, ZERO_VERSION_MINOR);
 	json = json_pack("{s:s, s:i, s:s, s:b, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o}", "format",
-			 "slurm-zero report", "version", 1, "library", version, "complete",
+			 "slurm-zero report", "version", 1, "library", PACKAGE_VERSION,
+			 "complete",
 			 !report->why, "why", text_or_null(report->why), "job", job_of(report),
 			 "options", options_of(report), "ranks", ranks_of(report), "collectives",
 			 rows_of(report), "series", zero_report_series(report), "spread",
