@@ -20,14 +20,15 @@ enum {
 	SECONDS = 60,       /* of silence within a request */
 	HELLO_SECONDS = 2,  /* that a hello may take */
 	PIECE = 256 * 1024, /* bytes that are received at once */
+	STRANGERS = 16,     /* connections that have not shown the cookie yet */
 };
 
 struct zero_protect_connection {
 	struct zero_protect_server *server;
 	pthread_t thread;
 	int fd;
-	atomic_bool done;
-	struct zero_protect_connection *next;
+	atomic_bool known, done;
+	struct zero_protect_connection *next; /* an older one */
 };
 
 static bool answer(int fd, int error)
@@ -152,6 +153,7 @@ static void *serve_connection(void *context)
 	int fd = connection->fd;
 	bool alive = is_known(server, fd);
 
+	atomic_store(&connection->known, alive);
 	while (alive) {
 		struct zero_protect_request request;
 
@@ -168,13 +170,23 @@ static void *serve_connection(void *context)
 	return NULL;
 }
 
+/* Whoever connects may be another user, who would take all descriptors of the process: of those
+   that have not shown the cookie a few stay, the latest. */
+static bool stays(const struct zero_protect_connection *one, unsigned *strangers)
+{
+	if (atomic_load(&one->done))
+		return false;
+	return atomic_load(&one->known) || ++*strangers < STRANGERS;
+}
+
 /* Frees those that have ended, or all of them. */
 static void free_connections(struct zero_protect_server *server, bool all)
 {
 	struct zero_protect_connection **at = &server->connections, *one;
+	unsigned strangers = 0;
 
 	while ((one = *at)) {
-		if (!all && !atomic_load(&one->done)) {
+		if (!all && stays(one, &strangers)) {
 			at = &one->next;
 			continue;
 		}
