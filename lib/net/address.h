@@ -26,8 +26,9 @@ struct zero_address {
 /* Whether `filter`, the value of NCCL_SOCKET_IFNAME or NULL, allows a network interface. */
 bool zero_interface_allowed(const char *filter, const char *interface);
 /* Calls `each` for the addresses of this node whose interfaces `filter` allows, in the order in
-   which others should try them; if `family` is AF_INET, only those of IPv4. Returns false and sets
-   errno if they cannot be listed. */
+   which others should try them; if `family` is AF_INET, only those of IPv4. Those of containers, or
+   else of the node itself, are among them only if there are no others but those of a link. Returns
+   false and sets errno if they cannot be listed. */
 bool zero_address_each(void (*each)(void *context, const struct ifaddrs *entry), void *context,
 		       int family, const char *filter);
 /* Opens a listening socket on all addresses, and sets port and addresses of `own`, those of
