@@ -90,7 +90,7 @@ static struct {
 } line;
 
 /* Prints "NAME":"text". What is not printable ASCII becomes '?', so that the line is one line and
-   valid, whatever a user has written; and little of it is kept, so that nobody fills root's disk. */
+   valid, whatever a user has written; and little of it is kept, for the sake of root's disk. */
 static void put_pair(FILE *out, const char *name, const char *text)
 {
 	size_t left = 200;

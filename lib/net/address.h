@@ -13,7 +13,7 @@ enum { ZERO_ADDRESSES = 8 };
 /* What a rank publishes to the others; plain bytes. */
 struct zero_address {
 	char node[64];
-	uint8_t cookie[16]; /* that of rank 0 is the job's: every hello has to carry it */
+	uint8_t cookie[16]; /* that of rank 0 is the job's: every hello has to prove it */
 	uint16_t port;
 	uint16_t count;
 	struct {

@@ -122,7 +122,7 @@ static bool get(const struct zero_protect_server *server, int fd,
 static bool is_known(const struct zero_protect_server *server, int fd)
 {
 	struct timeval patience = {.tv_sec = SECONDS}, hello_patience = {.tv_sec = HELLO_SECONDS};
-	struct zero_hello_reply reply = zero_hello_reply(server->rank);
+	struct zero_hello_reply reply;
 	struct zero_hello hello;
 
 	/* with MSG_WAITALL the time is that of the whole hello */
@@ -130,8 +130,10 @@ static bool is_known(const struct zero_protect_server *server, int fd)
 	setsockopt(fd, SOL_SOCKET, SO_SNDTIMEO, &patience, sizeof(patience));
 	zero_socket_set_options(fd);
 	if (recv(fd, &hello, sizeof(hello), MSG_WAITALL) != (ssize_t)sizeof(hello) ||
-	    !zero_hello_verify(&hello, server->rank, server->cookie) ||
-	    !zero_socket_send(fd, &reply, sizeof(reply), 0))
+	    !zero_hello_verify(&hello, server->rank, server->cookie))
+		return false;
+	reply = zero_hello_reply(&hello, server->cookie);
+	if (!zero_socket_send(fd, &reply, sizeof(reply), 0))
 		return false;
 	setsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &patience, sizeof(patience));
 	return true;

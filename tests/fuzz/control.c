@@ -131,13 +131,13 @@ static void send_frame(struct fuzz *fuzz, int fd)
 
 static void send_hello(struct fuzz *fuzz)
 {
-	struct zero_hello hello = {.magic = "zeronet", .version = 2, .rank = 3};
+	struct zero_hello hello = {.magic = "zeronet", .version = 3, .rank = 3};
 	size_t at = fuzz_byte(fuzz) % sizeof(hello), length = fuzz_byte(fuzz) % 8;
 	int fd;
 
 	hello.wanted = net->config.rank;
-	memset(hello.cookie, 'c', sizeof(hello.cookie));
 	memset(hello.node, 'n', sizeof(hello.node));
+	zero_hello_prove(&hello, net->cookie);
 	for (size_t i = 0; i < length && at + i < sizeof(hello); i++)
 		((uint8_t *)&hello)[at + i] = (uint8_t)fuzz_byte(fuzz);
 	if (pending_fd >= 0)

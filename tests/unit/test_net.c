@@ -143,28 +143,39 @@ END_TEST
 
 /* ---- connections ----------------------------------------------------------------------------- */
 
-static const struct zero_hello_reply good = {.magic = "zeroack", .version = 2, .rank = 4};
+static const uint8_t cookie[16] = "0123456789abcde", other_cookie[16] = "0123456789abcdE";
 
-/* Answers one connection after the other: with one wrong field each, with too little, and well, but
-   byte by byte. */
+/* Answers one connection after the other: with one wrong field each, as one who has the port but
+   not the cookie, with the reply of the connection before, with too little, and well, but byte by
+   byte. */
 static void *answer(void *context)
 {
 	const int *listener = context;
 
-	for (int turn = 0; turn < 5; turn++) {
-		struct zero_hello_reply reply = good;
+	struct zero_hello_reply before = {.rank = -1};
+
+	for (int turn = 0; turn < 7; turn++) {
+		struct zero_hello_reply reply, last = before;
 		int fd = accept(*listener, NULL, NULL);
 		struct zero_hello hello;
 
 		recv(fd, &hello, sizeof(hello), MSG_WAITALL);
+		ck_assert(zero_hello_verify(&hello, 4, cookie));
+		ck_assert(!zero_hello_verify(&hello, 4, other_cookie));
+		reply = before = zero_hello_reply(&hello, cookie);
+		ck_assert_int_eq(reply.rank, 4);
 		reply.magic[0] = turn == 0 ? 'Z' : 'z';
 		reply.version += turn == 1;
 		reply.rank += turn == 2;
-		for (size_t i = 0; i < sizeof(reply) && (turn != 3 || i < 7); i++) {
+		if (turn == 3)
+			reply = zero_hello_reply(&hello, other_cookie);
+		else if (turn == 4)
+			reply = last;
+		for (size_t i = 0; i < sizeof(reply) && (turn != 5 || i < 7); i++) {
 			send(fd, (char *)&reply + i, 1, MSG_NOSIGNAL);
-			usleep(turn == 4 ? 500 : 0);
+			usleep(turn == 6 ? 500 : 0);
 		}
-		if (turn == 4)
+		if (turn == 6)
 			send(fd, "x", 1, MSG_NOSIGNAL);
 		else
 			close(fd);
@@ -200,6 +211,7 @@ START_TEST(answered)
 	ck_assert(zero_address_listen(&listener, &dial.address, NULL, why, sizeof(why)));
 	strcpy(dial.address.node, "node");
 	strcpy(dial.hello.node, "node");
+	memcpy(dial.cookie, cookie, sizeof(cookie));
 	zero_dial_prepare(&dial);
 	/* Both loopbacks, once each. */
 	ck_assert_uint_eq(dial.count, 2);
@@ -226,6 +238,19 @@ START_TEST(answered)
 	ck_assert_str_eq(dial.why, strerror(ECONNREFUSED));
 	ck_assert_int_eq(count_files(), before);
 	ck_assert_int_eq(connecting, -1);
+}
+END_TEST
+
+/* The paper's: key and data are the bytes from 0. */
+START_TEST(keyed_hashes)
+{
+	uint8_t bytes[16];
+
+	for (uint8_t i = 0; i < 16; i++)
+		bytes[i] = i;
+	ck_assert_uint_eq(zero_keyed_hash(bytes, bytes, 15), UINT64_C(0xa129ca6149be45e5));
+	ck_assert_uint_eq(zero_keyed_hash(bytes, bytes, 0), UINT64_C(0x726fdb47dd0e0e31));
+	ck_assert_uint_eq(zero_keyed_hash(bytes, bytes, 8), UINT64_C(0x93f5f5799a932462));
 }
 END_TEST
 
@@ -258,6 +283,7 @@ int main(void)
 	tcase_add_test(tcase, interfaces);
 	tcase_add_loop_test(tcase, offered, 0, 5);
 	tcase_add_test(tcase, link_local);
+	tcase_add_test(tcase, keyed_hashes);
 	tcase_add_test(tcase, answered);
 	return run_cases(tcase, NULL);
 }

@@ -296,7 +296,7 @@ START_TEST(strangers_take_little)
 	struct zero_protect_folder folder;
 	struct zero_protect_server server = {.folder = &folder, .rank = 3, .cookie = "secret"};
 	struct zero_address own = {.node = "here"};
-	struct zero_hello hello = {.magic = "zeronet", .version = 2, .wanted = 3};
+	struct zero_hello hello = {.magic = "zeronet", .version = 3, .wanted = 3};
 	struct zero_hello_reply reply = {.rank = -1};
 	int strangers[MANY], fd, before = count_threads(), most = 0;
 	char why[200];
@@ -311,7 +311,7 @@ START_TEST(strangers_take_little)
 	}
 	ck_assert_msg(most - before < FEW, "%d threads", most - before);
 	fd = connect_to(&own);
-	memcpy(hello.cookie, server.cookie, sizeof(hello.cookie));
+	zero_hello_prove(&hello, server.cookie);
 	ck_assert(zero_socket_send(fd, &hello, sizeof(hello), 0));
 	ck_assert(zero_socket_receive(fd, &reply, sizeof(reply)));
 	ck_assert_int_eq(reply.rank, 3);
