@@ -9,14 +9,18 @@
 -- sbatch, salloc and srun were told by flags, variables and files, not the options of an srun in a job.
 
 -- The plugin passes "ZERO=user" and "ZERO_OPTIONS=stage=2 origins=stage:--zero-stage", with %20 for a
--- space in a value. Returns nil for a job without zero.
+-- space in a value. A client can forge both, at any length, and the controller waits for this function: so
+-- no pattern is matched against them whose time is more than linear, and little is kept of them. Returns
+-- nil for a job without zero.
 function zero_options(job)
 	local by, options
 	for _, entry in pairs(job.spank_job_env or {}) do
-		by = by or entry:match("^ZERO=(%w+)$")
+		by = by or entry:match("^ZERO=(%l%l%l%l)$")
 		options = options or entry:match("^ZERO_OPTIONS=(.*)$")
 	end
-	options = (options or ""):gsub(" *origins=[^ ]*$", "")
+	options = " " .. (options or "")
+	options = options:sub(2, (options:find(" origins=", 1, true) or 0) - 1)
+	options = options:sub(1, 500):gsub("%c", "?")
 	return by and "zero by " .. by .. ": " .. (options ~= "" and options or "defaults")
 end
 

@@ -9,13 +9,18 @@
 void print_error(const char *format, ...)
 {
 	va_list arguments;
+	char *text;
 
 	fflush(stdout);
-	fputs("zerorun: ", stderr);
 	va_start(arguments, format);
-	vfprintf(stderr, format, arguments);
+	if (vasprintf(&text, format, arguments) < 0)
+		text = NULL;
 	va_end(arguments);
-	fputc('\n', stderr);
+	/* it may quote what another user has written: a name of a file, a part of a manifest */
+	if (text)
+		zero_clean(text);
+	fprintf(stderr, "zerorun: %s\n", text ? text : "no memory");
+	free(text);
 }
 
 void exit_no_memory(void)

@@ -22,7 +22,7 @@ struct strings {
 	size_t count;
 };
 
-/* Prints "zerorun: ..." as a line on stderr. */
+/* Prints "zerorun: ..." as one line on stderr, without what a terminal may obey. */
 __attribute__((format(printf, 1, 2))) void print_error(const char *format, ...);
 /* Ends zerorun with an error. */
 __attribute__((noreturn)) void exit_no_memory(void);

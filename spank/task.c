@@ -224,9 +224,13 @@ static void pass_on_line(spank_t spank, char *line)
 static void pass_on_scron_flags(spank_t spank)
 {
 	char **argument = NULL, line[8192], user_environment[8];
+	uint32_t step = 0;
 	FILE *script;
 	int count = 0;
 
+	/* the program of any other step is a file of the user's */
+	if (spank_get_item(spank, S_JOB_STEPID, &step) || step != SLURM_BATCH_SCRIPT)
+		return;
 	/* scrontab alone sets it always, sbatch for --get-user-env */
 	if (spank_getenv(spank, "SLURM_GET_USER_ENV", user_environment, sizeof user_environment) ||
 	    spank_get_item(spank, S_JOB_ARGV, &count, &argument) || count < 1 || !argument ||
@@ -265,7 +269,7 @@ void task_init(spank_t spank, const struct step_node *node)
 		if (step_task_kind(spank) == TASK_RANK || node->by_site)
 			spank_unsetenv(spank, DECISION);
 	}
-	if (!node->on && !node->clean && step_task_kind(spank) == TASK_LAUNCHER)
+	if (!node->on && !node->clean)
 		pass_on_scron_flags(spank);
 	if (kind == TASK_NONE)
 		return;

@@ -90,16 +90,18 @@ static struct {
 } line;
 
 /* Prints "NAME":"text". What is not printable ASCII becomes '?', so that the line is one line and
-   valid, whatever a user has written. */
+   valid, whatever a user has written; and little of it is kept, for the sake of root's disk. */
 static void put_pair(FILE *out, const char *name, const char *text)
 {
+	size_t left = 200;
+
 	fprintf(out, "\"%s\":\"", name);
-	for (; *text; text++) {
+	for (; *text && left; text++, left--) {
 		if (*text == '"' || *text == '\\')
 			putc('\\', out);
 		putc(*text >= ' ' && *text <= '~' ? *text : '?', out);
 	}
-	putc('"', out);
+	fputs(*text ? "...\"" : "\"", out);
 }
 
 static void put_known(FILE *out, const char *name, const char *text)

@@ -312,13 +312,14 @@ static zero_status print_model(FILE *out, struct forecast *forecast)
 		"# at stage %d each of %zu ranks needs at most, without activations\n",
 		model->tensors, sizing->groups, (unsigned long long)model->elements,
 		zero_size_text(model->bytes).text, sizing->stage, sizing->world);
-	if (sizing->streamed.count)
-		fprintf(out,
-			"# streamed parameters: %zu, the largest %s of %s in %llu slices of %s\n",
-			sizing->streamed.count, sizing->streamed.largest,
+	if (sizing->streamed.count) {
+		fprintf(out, "# streamed parameters: %zu, the largest ", sizing->streamed.count);
+		print_in_line(out, sizing->streamed.largest, 0);
+		fprintf(out, " of %s in %llu slices of %s\n",
 			zero_size_text(sizing->streamed.bytes).text,
 			(unsigned long long)sizing->streamed.slices,
 			zero_size_text(sizing->streamed.slice_bytes).text);
+	}
 	if (sizing->team)
 		fprintf(out, "# of which each %zu store a copy between them\n", sizing->team);
 	zero_sizing_bytes(sizing, bytes);

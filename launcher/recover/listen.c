@@ -79,7 +79,8 @@ static bool read_one(struct listener *listener, size_t i, int attempt)
 	const size_t hello = sizeof(listener->pending[i].in.hello);
 	const size_t all = sizeof(listener->pending[i].in);
 	char *bytes = (char *)&listener->pending[i].in;
-	struct zero_hello_reply reply = zero_hello_reply(attempt);
+	const struct zero_hello *sent = &listener->pending[i].in.hello;
+	struct zero_hello_reply reply;
 
 	while (listener->pending[i].have < all) {
 		size_t have = listener->pending[i].have;
@@ -91,12 +92,13 @@ static bool read_one(struct listener *listener, size_t i, int attempt)
 		listener->pending[i].have += got > 0 ? (size_t)got : 0;
 		if (got > 0 && listener->pending[i].have != hello)
 			continue;
-		if (got <= 0 ||
-		    !zero_hello_verify(&listener->pending[i].in.hello, attempt, listener->cookie) ||
-		    send(listener->pending[i].fd, &reply, sizeof(reply), MSG_NOSIGNAL) < 0) {
-			drop(listener, i);
-			return false;
+		if (got > 0 && zero_hello_verify(sent, attempt, listener->cookie)) {
+			reply = zero_hello_reply(sent, listener->cookie);
+			if (send(listener->pending[i].fd, &reply, sizeof(reply), MSG_NOSIGNAL) >= 0)
+				continue;
 		}
+		drop(listener, i);
+		return false;
 	}
 	return true;
 }

@@ -11,7 +11,8 @@
 
 #include "address.h"
 
-/* Addresses are listed in this order. */
+/* Addresses are listed in this order, each of the last two only if nothing more than those of a
+   link was listed before. */
 enum { ORDINARY, LINK_LOCAL, VIRTUAL, LOOPBACK, CLASSES };
 
 static bool starts_with(const char *name, const char *prefix)
@@ -81,19 +82,26 @@ bool zero_address_each(void (*each)(void *context, const struct ifaddrs *entry),
 		       int family, const char *filter)
 {
 	struct ifaddrs *list;
+	bool found = false;
 
 	if (getifaddrs(&list))
 		return false;
-	for (int iteration = 0; iteration < 2 * CLASSES; iteration++)
+	for (int iteration = 0; iteration < 2 * CLASSES; iteration++) {
+		/* another node has these too: who listens there is not this process */
+		if (iteration % 2 == 0 && iteration / 2 >= VIRTUAL && found)
+			break;
 		for (const struct ifaddrs *entry = list; entry; entry = entry->ifa_next) {
 			int want = iteration % 2 ? AF_INET6 : AF_INET;
 
-			if (entry->ifa_addr && entry->ifa_addr->sa_family == want &&
-			    (want == AF_INET || family == AF_INET6) && entry->ifa_flags & IFF_UP &&
-			    class_of(entry) == iteration / 2 &&
-			    zero_interface_allowed(filter, entry->ifa_name))
-				each(context, entry);
+			if (!entry->ifa_addr || entry->ifa_addr->sa_family != want ||
+			    (want == AF_INET6 && family != AF_INET6) ||
+			    !(entry->ifa_flags & IFF_UP) || class_of(entry) != iteration / 2 ||
+			    !zero_interface_allowed(filter, entry->ifa_name))
+				continue;
+			each(context, entry);
+			found |= iteration / 2 != LINK_LOCAL;
 		}
+	}
 	freeifaddrs(list);
 	return true;
 }

@@ -56,7 +56,7 @@ static zero_status dial_rank(struct zero_net *net, int rank, double deadline,
 		return zero_net_fail_all(net, rank, "%s", zero_last_error());
 	dial.hello.rank = net->config.rank;
 	dial.hello.wanted = rank;
-	memcpy(dial.hello.cookie, net->cookie, sizeof(dial.hello.cookie));
+	memcpy(dial.cookie, net->cookie, sizeof(dial.cookie));
 	memcpy(dial.hello.node, net->own.node, sizeof(dial.hello.node));
 	zero_dial_prepare(&dial);
 	if (!dial.count)
@@ -144,14 +144,14 @@ void zero_net_drop_pending(struct zero_net *net)
 /* Rejects peers that are not of the job. */
 static void verify(struct zero_net *net, struct zero_pending_connection *pending)
 {
-	struct zero_hello_reply reply = zero_hello_reply(net->config.rank);
 	struct zero_hello *hello = &pending->hello;
+	struct zero_hello_reply reply = zero_hello_reply(hello, net->cookie);
+	bool known = zero_hello_verify(hello, net->config.rank, net->cookie);
 	struct zero_link *link = NULL;
 
 	hello->node[sizeof(hello->node) - 1] = '\0';
 	zero_clean(hello->node);
-	if (zero_hello_verify(hello, net->config.rank, net->cookie) &&
-	    hello->rank > net->config.rank && hello->rank < net->config.world)
+	if (known && hello->rank > net->config.rank && hello->rank < net->config.world)
 		link = zero_link_new(net, pending->fd, hello->rank, hello->node);
 	if (!link) {
 		drop(pending);

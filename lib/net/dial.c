@@ -9,13 +9,14 @@
 #include <poll.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/random.h>
 #include <unistd.h>
 
 #include "core/clock.h"
 
 #define HELLO "zeronet" /* eight bytes each, with the 0 */
 #define REPLY "zeroack"
-enum { VERSION = 2 };
+enum { VERSION = 3 };
 
 void zero_socket_set_options(int fd)
 {
@@ -30,8 +31,74 @@ void zero_socket_set_options(int fd)
 	setsockopt(fd, IPPROTO_TCP, TCP_USER_TIMEOUT, &timeout_ms, sizeof(timeout_ms));
 }
 
-/* Takes the same time whichever bytes differ, so that a cookie cannot be guessed by timing. */
-static bool same_cookie(const uint8_t *a, const uint8_t *b, size_t bytes)
+/* ---- proofs ---------------------------------------------------------------------------------- */
+
+static uint64_t rotate(uint64_t word, int by)
+{
+	return word << by | word >> (64 - by);
+}
+
+static void sip_rounds(uint64_t v[4], int rounds)
+{
+	for (; rounds; rounds--) {
+		v[0] += v[1];
+		v[2] += v[3];
+		v[1] = rotate(v[1], 13) ^ v[0];
+		v[3] = rotate(v[3], 16) ^ v[2];
+		v[0] = rotate(v[0], 32) + v[3];
+		v[2] += v[1];
+		v[3] = rotate(v[3], 21) ^ v[0];
+		v[1] = rotate(v[1], 17) ^ v[2];
+		v[2] = rotate(v[2], 32);
+	}
+}
+
+/* Nothing of a hello or a reply is padding, which would not be sent as it was hashed. */
+_Static_assert(sizeof(struct zero_hello) == 8 + 3 * 4 + 16 + 8 + 64, "a hello has padding");
+_Static_assert(sizeof(struct zero_hello_reply) == 8 + 2 * 4 + 8, "a reply has padding");
+
+/* All machines of a job have the same byte order. */
+uint64_t zero_keyed_hash(const uint8_t key[16], const void *data, size_t bytes)
+{
+	static const uint64_t start[4] = {
+		UINT64_C(0x736f6d6570736575), UINT64_C(0x646f72616e646f6d),
+		UINT64_C(0x6c7967656e657261), UINT64_C(0x7465646279746573)};
+	const uint8_t *at = data;
+	uint64_t v[4], k[2], word;
+
+	memcpy(k, key, sizeof(k));
+	for (int i = 0; i < 4; i++)
+		v[i] = start[i] ^ k[i % 2];
+	for (size_t left = bytes;; left -= 8, at += 8) {
+		bool last = left < 8;
+
+		word = last ? (uint64_t)bytes << 56 : 0;
+		if (left)
+			memcpy(&word, at, last ? left : 8);
+		v[3] ^= word;
+		sip_rounds(v, 2);
+		v[0] ^= word;
+		if (last)
+			break;
+	}
+	v[2] ^= 0xff;
+	sip_rounds(v, 4);
+	return v[0] ^ v[1] ^ v[2] ^ v[3];
+}
+
+/* The nonce makes that of each connection another one, so that no reply can be one of before. */
+void zero_hello_prove(struct zero_hello *hello, const uint8_t *cookie)
+{
+	struct zero_hello plain = *hello;
+	uint64_t hash;
+
+	memset(plain.proof, 0, sizeof(plain.proof));
+	hash = zero_keyed_hash(cookie, &plain, sizeof(plain));
+	memcpy(hello->proof, &hash, sizeof(hello->proof));
+}
+
+/* Takes the same time whichever bytes differ, so that a proof cannot be guessed by timing. */
+static bool same_bytes(const uint8_t *a, const uint8_t *b, size_t bytes)
 {
 	volatile uint8_t differs = 0;
 
@@ -42,14 +109,24 @@ static bool same_cookie(const uint8_t *a, const uint8_t *b, size_t bytes)
 
 bool zero_hello_verify(const struct zero_hello *hello, int rank, const uint8_t *cookie)
 {
-	return same_cookie(hello->cookie, cookie, sizeof(hello->cookie)) &&
+	struct zero_hello proven = *hello;
+
+	zero_hello_prove(&proven, cookie);
+	return same_bytes(hello->proof, proven.proof, sizeof(hello->proof)) &&
 	       !memcmp(hello->magic, HELLO, sizeof(hello->magic)) && hello->version == VERSION &&
 	       hello->wanted == rank;
 }
 
-struct zero_hello_reply zero_hello_reply(int rank)
+struct zero_hello_reply zero_hello_reply(const struct zero_hello *hello, const uint8_t *cookie)
 {
-	return (struct zero_hello_reply){.magic = REPLY, .version = VERSION, .rank = rank};
+	struct {
+		struct zero_hello hello;
+		struct zero_hello_reply reply;
+	} both = {*hello, {.magic = REPLY, .version = VERSION, .rank = hello->wanted}};
+	uint64_t hash = zero_keyed_hash(cookie, &both, sizeof(both));
+
+	memcpy(both.reply.proof, &hash, sizeof(both.reply.proof));
+	return both.reply;
 }
 
 /* ---- the connecting side --------------------------------------------------------------------- */
@@ -174,10 +251,16 @@ static bool wait_ready(struct zero_dial *dial, int fd, short events, double dead
 
 static bool exchange_hello(struct zero_dial *dial, int fd, double deadline)
 {
-	const struct zero_hello_reply want = zero_hello_reply(dial->hello.wanted);
-	struct zero_hello_reply reply;
+	struct zero_hello_reply reply, want;
 	size_t have = 0;
 
+	if (getrandom(dial->hello.nonce, sizeof(dial->hello.nonce), 0) !=
+	    (ssize_t)sizeof(dial->hello.nonce)) {
+		snprintf(dial->why, sizeof(dial->why), "no random numbers: %s", strerror(errno));
+		return false;
+	}
+	zero_hello_prove(&dial->hello, dial->cookie);
+	want = zero_hello_reply(&dial->hello, dial->cookie);
 	/* The buffer of a new connection takes a hello at once. */
 	if (send(fd, &dial->hello, sizeof(dial->hello), MSG_NOSIGNAL) !=
 	    (ssize_t)sizeof(dial->hello)) {
@@ -201,8 +284,7 @@ static bool exchange_hello(struct zero_dial *dial, int fd, double deadline)
 		}
 		have += (size_t)got;
 	}
-	if (!memcmp(reply.magic, want.magic, sizeof(want.magic)) && reply.version == want.version &&
-	    reply.rank == want.rank)
+	if (same_bytes((const uint8_t *)&reply, (const uint8_t *)&want, sizeof(want)))
 		return true;
 	snprintf(dial->why, sizeof(dial->why), "another program listens there");
 	return false;

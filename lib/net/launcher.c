@@ -136,7 +136,7 @@ bool zero_launcher_notify(const struct zero_address *address, int attempt,
 	bool sent;
 	int fd;
 
-	memcpy(dial.hello.cookie, address->cookie, sizeof(dial.hello.cookie));
+	memcpy(dial.cookie, address->cookie, sizeof(dial.cookie));
 	gethostname(dial.hello.node, sizeof(dial.hello.node) - 1);
 	zero_dial_prepare(&dial);
 	fd = zero_dial(&dial, zero_seconds() + seconds);

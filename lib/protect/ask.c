@@ -38,7 +38,7 @@ static zero_status connect_to(struct zero_protect_ask *ask, int rank)
 
 	if (ask->peers[rank] >= 0)
 		return ZERO_OK;
-	memcpy(dial.hello.cookie, ask->cookie, sizeof(dial.hello.cookie));
+	memcpy(dial.cookie, ask->cookie, sizeof(dial.cookie));
 	snprintf(dial.hello.node, sizeof(dial.hello.node), "%s", ask->node);
 	zero_dial_prepare(&dial);
 	fd = zero_dial(&dial, zero_seconds() + CONNECT_SECONDS);

@@ -20,14 +20,15 @@ enum {
 	SECONDS = 60,       /* of silence within a request */
 	HELLO_SECONDS = 2,  /* that a hello may take */
 	PIECE = 256 * 1024, /* bytes that are received at once */
+	STRANGERS = 16,     /* connections that have not shown the cookie yet */
 };
 
 struct zero_protect_connection {
 	struct zero_protect_server *server;
 	pthread_t thread;
 	int fd;
-	atomic_bool done;
-	struct zero_protect_connection *next;
+	atomic_bool known, done;
+	struct zero_protect_connection *next; /* an older one */
 };
 
 static bool answer(int fd, int error)
@@ -121,7 +122,7 @@ static bool get(const struct zero_protect_server *server, int fd,
 static bool is_known(const struct zero_protect_server *server, int fd)
 {
 	struct timeval patience = {.tv_sec = SECONDS}, hello_patience = {.tv_sec = HELLO_SECONDS};
-	struct zero_hello_reply reply = zero_hello_reply(server->rank);
+	struct zero_hello_reply reply;
 	struct zero_hello hello;
 
 	/* with MSG_WAITALL the time is that of the whole hello */
@@ -129,8 +130,10 @@ static bool is_known(const struct zero_protect_server *server, int fd)
 	setsockopt(fd, SOL_SOCKET, SO_SNDTIMEO, &patience, sizeof(patience));
 	zero_socket_set_options(fd);
 	if (recv(fd, &hello, sizeof(hello), MSG_WAITALL) != (ssize_t)sizeof(hello) ||
-	    !zero_hello_verify(&hello, server->rank, server->cookie) ||
-	    !zero_socket_send(fd, &reply, sizeof(reply), 0))
+	    !zero_hello_verify(&hello, server->rank, server->cookie))
+		return false;
+	reply = zero_hello_reply(&hello, server->cookie);
+	if (!zero_socket_send(fd, &reply, sizeof(reply), 0))
 		return false;
 	setsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &patience, sizeof(patience));
 	return true;
@@ -152,6 +155,7 @@ static void *serve_connection(void *context)
 	int fd = connection->fd;
 	bool alive = is_known(server, fd);
 
+	atomic_store(&connection->known, alive);
 	while (alive) {
 		struct zero_protect_request request;
 
@@ -168,13 +172,23 @@ static void *serve_connection(void *context)
 	return NULL;
 }
 
+/* Whoever connects may be another user, who would take all descriptors of the process: of those
+   that have not shown the cookie a few stay, the latest. */
+static bool stays(const struct zero_protect_connection *one, unsigned *strangers)
+{
+	if (atomic_load(&one->done))
+		return false;
+	return atomic_load(&one->known) || ++*strangers < STRANGERS;
+}
+
 /* Frees those that have ended, or all of them. */
 static void free_connections(struct zero_protect_server *server, bool all)
 {
 	struct zero_protect_connection **at = &server->connections, *one;
+	unsigned strangers = 0;
 
 	while ((one = *at)) {
-		if (!all && !atomic_load(&one->done)) {
+		if (!all && stays(one, &strangers)) {
 			at = &one->next;
 			continue;
 		}

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-import pickle
+import json
 import random
 import sys
 from collections.abc import Callable
@@ -18,23 +18,35 @@ if TYPE_CHECKING:
     from ._job import Job
 
 
-def _generators() -> dict[str, Any]:
-    """The states of this rank's random generators."""
-    states: dict[str, Any] = {"torch": torch.get_rng_state(), "python": random.getstate()}
+def _hex(state: torch.Tensor) -> str:
+    return bytes(state.tolist()).hex()
+
+
+def _tensor(text: str) -> torch.Tensor:
+    return torch.tensor(list(bytes.fromhex(text)), dtype=torch.uint8)
+
+
+def _generators() -> bytes:
+    """The states of this rank's random generators, as JSON: another node may send it, and no code
+    of it could run."""
+    states: dict[str, Any] = {"torch": _hex(torch.get_rng_state()), "python": random.getstate()}
     if _device.device.type == "cuda":
-        states["cuda"] = torch.cuda.get_rng_state(_device.device)
+        states["cuda"] = _hex(torch.cuda.get_rng_state(_device.device))
     if "numpy" in sys.modules:
-        states["numpy"] = sys.modules["numpy"].random.get_state()
-    return states
+        name, words, *rest = sys.modules["numpy"].random.get_state()
+        states["numpy"] = [name, words.tolist(), *rest]
+    return json.dumps(states).encode()
 
 
-def _set_generators(states: dict[str, Any]) -> None:
-    torch.set_rng_state(states["torch"])
-    random.setstate(states["python"])
+def _set_generators(text: bytes) -> None:
+    states = json.loads(text)
+    version, words, gauss = states["python"]
+    torch.set_rng_state(_tensor(states["torch"]))
+    random.setstate((version, tuple(words), gauss))
     if "cuda" in states and _device.device.type == "cuda":
-        torch.cuda.set_rng_state(states["cuda"], _device.device)
+        torch.cuda.set_rng_state(_tensor(states["cuda"]), _device.device)
     if "numpy" in states and "numpy" in sys.modules:
-        sys.modules["numpy"].random.set_state(states["numpy"])
+        sys.modules["numpy"].random.set_state(tuple(states["numpy"]))
 
 
 class Protection:
@@ -62,8 +74,7 @@ class Protection:
             path = self.engine.latest_folder(path)
         found, own = _checkpoint.restore_protected(self.job, self.models, self.optimizers, path)
         if own:
-            # written by this user's own job, to a folder that is closed to others
-            _set_generators(pickle.loads(own))
+            _set_generators(own)
         if found and self.engine is not None:
             self.engine.take_protected(found)
         return found
@@ -80,5 +91,5 @@ class Protection:
         if _zero.protect_due(self.every, self.iterations):
             self.tensors = _checkpoint.protect(
                 self.job, self.models, self.optimizers, self.every,
-                self._extra, pickle.dumps(_generators()),
+                self._extra, _generators(),
             )

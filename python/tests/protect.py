@@ -5,10 +5,12 @@ of that step. What is restored goes on with the same bits. With GATES=FOLDER eve
 when the folder has a file of its number."""
 
 import os
+import random
 import signal
 import sys
 import time
 
+import numpy
 import torch
 from torch import nn
 
@@ -27,6 +29,8 @@ second = zero.AdamW8bit([*model[1].parameters(), *model[3].parameters()], lr=1e-
 scheduler = torch.optim.lr_scheduler.ExponentialLR(first, 0.9)
 # Each rank its own.
 torch.manual_seed(5 + rank)
+random.seed(rank)
+numpy.random.seed(rank)
 
 
 def extra():
@@ -63,7 +67,7 @@ gates = os.environ.get("GATES")
 for step in range(begun, steps):
     while gates and step % 10 == 0 and not os.path.exists(f"{gates}/{step}"):
         time.sleep(0.001)
-    x = torch.randn(12, 7)
+    x = torch.randn(12, 7) + random.gauss(0, 1) + numpy.random.standard_normal()
     loss = model(x).square().mean()
     if rank == victim and step == last:
         os.kill(os.getpid(), signal.SIGKILL)

@@ -65,7 +65,6 @@ static void begin_team(int rank)
 	net = zero_net_new();
 	must(net && !zero_net_ops.listen(net, &own), "%s", zero_last_error());
 	net->config = (struct zero_net_config){.rank = rank, .world = WORLD, .seconds = 0.01};
-	/* The input can contain this cookie. */
 	memset(net->cookie, 'c', sizeof(net->cookie));
 	peer_count = 0;
 	pending_fd = -1;
@@ -131,15 +130,17 @@ static void send_frame(struct fuzz *fuzz, int fd)
 
 static void send_hello(struct fuzz *fuzz)
 {
-	struct zero_hello hello = {.magic = "zeronet", .version = 2, .rank = 3};
+	struct zero_hello hello = {.magic = "zeronet", .version = 3, .rank = 3};
 	size_t at = fuzz_byte(fuzz) % sizeof(hello), length = fuzz_byte(fuzz) % 8;
 	int fd;
 
 	hello.wanted = net->config.rank;
-	memset(hello.cookie, 'c', sizeof(hello.cookie));
 	memset(hello.node, 'n', sizeof(hello.node));
 	for (size_t i = 0; i < length && at + i < sizeof(hello); i++)
 		((uint8_t *)&hello)[at + i] = (uint8_t)fuzz_byte(fuzz);
+	/* of one who has the cookie, or not */
+	if (length % 2 == 0)
+		zero_hello_prove(&hello, net->cookie);
 	if (pending_fd >= 0)
 		close(pending_fd);
 	fd = new_pair(&pending_fd);

@@ -104,4 +104,7 @@ ln -sfn step-000000009 "$dir/latest"
 run "$ZERORUN" --inspect "$dir"
 is "$status" 1
 has "$err" "is a link to 'step-000000009', where there is no checkpoint"
+ln -sfn $'x\e[31m\nzerorun: forged' "$dir/latest"
+run "$ZERORUN" --inspect "$dir"
+has "$err" "is a link to 'x?[31m?zerorun: forged', where there is no checkpoint"
 has "$out" "  not damaged: "

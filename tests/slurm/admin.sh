@@ -180,6 +180,16 @@ perl -0777 -e '
 ' <"$said" || fail "telemetry: $(<"$said")"
 expect "the mode of telemetry" 600 "$(stat -c %a "$said")"
 
+# long texts of users do not fill root's disk
+long=$(printf '%02000d' 1)
+ran "telemetry of a long text" srun -w n1 --zero-report="/$long" "$given"
+three_lines() {
+	[[ $(wc -l <"$said") == 3 ]]
+}
+wait_for three_lines
+grep -q '"report":"/0*\.\.\."' <(tail -n 1 "$said") || fail "a long text: $(tail -n 1 "$said")"
+(($(tail -n 1 "$said" | wc -c) < 1500)) || fail "a long text makes a line of $(wc -c <"$said")"
+
 # what another user may have put in its place is left alone
 rm "$said" && ln -s "$scratch/elsewhere" "$said"
 ran "telemetry into a link" srun -w n1 --zero "$given"
@@ -255,5 +265,44 @@ if [[ $lua ]]; then
 	batch comment2 --zero -N 1 "$scratch/job.sh"
 	expect "the comment of --zero" "zero by user: defaults" "$(comment "$job")"
 	expect "the comment of a job without zero" "" "$(comment "$plain")"
+	wait_for are_over "$job"
+fi
+
+# What a client of its own may send: the controller does not wait for long.
+if [[ $lua ]] && command -v cc >/dev/null; then
+	mkdir "$scratch/forged"
+	cat >"$scratch/forged/forge.c" <<'C'
+#include <stdlib.h>
+#include <string.h>
+#include <slurm/spank.h>
+
+SPANK_PLUGIN(forge, 1)
+
+int slurm_spank_init_post_opt(spank_t spank, int count, char **argument)
+{
+	enum { BYTES = 1 << 20 };
+	char *text = malloc(BYTES);
+
+	(void)count;
+	(void)argument;
+	memset(text, ' ', BYTES);
+	memcpy(text, "one\n\033[31m", 9);
+	text[BYTES - 1] = '\0';
+	spank_job_control_setenv(spank, "ZERO", "user", 1);
+	spank_job_control_setenv(spank, "ZERO_OPTIONS", text, 1);
+	return ESPANK_SUCCESS;
+}
+C
+	# shellcheck disable=SC2086 # several flags
+	cc ${ZERO_COMPILE_FLAGS-} -w -shared -fPIC -o "$scratch/forged/forge.so" \
+		"$scratch/forged/forge.c" || fail "cc failed"
+	echo "required $scratch/forged/forge.so" >"$scratch/forged/plugstack.conf"
+	sed "s|^PlugStackConfig=.*|PlugStackConfig=$scratch/forged/plugstack.conf|" \
+		"$SLURM_CONF" >"$scratch/forged/slurm.conf"
+	job=$(SLURM_CONF=$scratch/forged/slurm.conf timeout 50 sbatch --parsable -N 1 \
+		-o /dev/null "$scratch/job.sh") || fail "sbatch with forged options does not end"
+	said=$(comment "$job")
+	[[ $said == "zero by user: one??[31m"* ]] || fail "the comment of forged options: $said"
+	((${#said} < 600)) || fail "forged options make a comment of ${#said} bytes"
 	wait_for are_over "$job"
 fi

@@ -201,6 +201,13 @@ refuses "a folder with a strange name" "hm: cannot be opened" \
 	"${as_user[@]}" env -C "$strange" srun --zero-config=hm true
 judge
 
+# Nor is a program taken for a script of scrontab's because of its name.
+printf '#!/bin/sh\n#SCRON --zero-stage=2\nenv\n' >"$lair/orted"
+chmod 755 "$lair/orted"
+run_all "${as_user[@]}" SLURM_GET_USER_ENV=1 srun -w n2 "$lair/orted"
+((status == 0)) || wrong "a program with the name of a daemon"
+grep -q '^SLURM_SPANK__SLURM_SPANK_OPTION_zero' "$scratch/out" && wrong "its lines are flags"
+
 # ---- code of the user's --------------------------------------------------------------------------
 
 # opened FLAG...: the open files of a task, each with its kind.

@@ -301,9 +301,9 @@ static void wait_for_end(int fd)
 
 static struct zero_hello good_hello(int from, int to)
 {
-	struct zero_hello hello = {.magic = "zeronet", .version = 2, .rank = from, .wanted = to};
+	struct zero_hello hello = {.magic = "zeronet", .version = 3, .rank = from, .wanted = to};
 
-	memcpy(hello.cookie, shared->at[0].cookie, sizeof(hello.cookie));
+	zero_hello_prove(&hello, shared->at[0].cookie);
 	return hello;
 }
 
@@ -323,11 +323,13 @@ static void wrong_hellos(int to)
 		hello[i] = good_hello(2, to);
 	hello[0].magic[0] = 'Z';
 	hello[1].version = 1;
-	hello[2].cookie[15] ^= 1;
 	hello[3].wanted = to + 1;
 	hello[4].rank = to;
 	hello[5].rank = 1000;
 	hello[6].rank = -1;
+	for (int i = 0; i < 7; i++)
+		zero_hello_prove(&hello[i], shared->at[0].cookie);
+	hello[2].proof[7] ^= 1;
 	for (int i = 0; i < 7; i++) {
 		fds[i] = dial(to);
 		send_bytes(fds[i], &hello[i], sizeof(hello[i]));

@@ -95,36 +95,46 @@ void freeifaddrs(struct ifaddrs *first)
 	ck_assert_ptr_eq(first, list);
 }
 
-/* Ordinary ones come first, IPv4 before IPv6, then those of a link, of containers, and the node's
-   own; the rest has no room. */
+/* Ordinary ones come first, IPv4 before IPv6, then those of a link; the rest has no room. Those of
+   containers, and then the node's own, are offered where there are no others: on another node they
+   would be those of another process, which would be told the cookie. */
 START_TEST(offered)
 {
-	static const char *const want[2][ZERO_ADDRESSES + 1] = {
-		{"10.0.0.1", "10.0.2.1", "2001:db8::1", "fe80::1", "172.17.0.1", "127.0.0.1"},
-		{"10.0.0.1", "10.0.2.1", "10.0.3.1", "10.0.4.1", "10.0.5.1", "10.0.6.1",
-		 "2001:db8::1", "fe80::1"}};
+	static const struct {
+		size_t entries;
+		const char *addresses[ZERO_ADDRESSES + 1];
+	} want[] = {
+		{1, {"127.0.0.1"}},
+		{2, {"172.17.0.1"}},
+		{3, {"fe80::1", "172.17.0.1"}},
+		{7, {"10.0.0.1", "10.0.2.1", "2001:db8::1", "fe80::1"}},
+		{ENTRIES,
+		 {"10.0.0.1", "10.0.2.1", "10.0.3.1", "10.0.4.1", "10.0.5.1", "10.0.6.1",
+		  "2001:db8::1", "fe80::1"}},
+	};
+	const char *const *wanted = want[_i].addresses;
 	struct {
 		struct zero_address own;
 		unsigned char after[64];
 	} offer = {.own = {.port = 0}};
 	char text[INET6_ADDRSTRLEN], why[200];
-	int fd;
+	int fd, count = 0;
 
 	memset(offer.after, 7, sizeof(offer.after));
-	entries = _i ? ENTRIES : 7;
+	entries = want[_i].entries;
 	ck_assert_msg(zero_address_listen(&fd, &offer.own, getenv("NCCL_SOCKET_IFNAME"), why,
 					  sizeof(why)),
 		      "%s", why);
 	ck_assert_uint_ne(offer.own.port, 0);
-	for (int i = 0; i < ZERO_ADDRESSES && want[_i][i]; i++) {
-		bool six = offer.own.at[i].family == 6;
+	for (; wanted[count]; count++) {
+		bool six = offer.own.at[count].family == 6;
 
-		ck_assert_int_gt(offer.own.count, i);
-		inet_ntop(six ? AF_INET6 : AF_INET, offer.own.at[i].bytes, text, sizeof(text));
-		ck_assert_str_eq(text, want[_i][i]);
-		ck_assert_uint_eq(offer.own.at[i].scope, six ? 3 : 0);
+		ck_assert_int_gt(offer.own.count, count);
+		inet_ntop(six ? AF_INET6 : AF_INET, offer.own.at[count].bytes, text, sizeof(text));
+		ck_assert_str_eq(text, wanted[count]);
+		ck_assert_uint_eq(offer.own.at[count].scope, six ? 3 : 0);
 	}
-	ck_assert_uint_eq(offer.own.count, _i ? 8 : 6);
+	ck_assert_uint_eq(offer.own.count, count);
 	for (size_t i = 0; i < sizeof(offer.after); i++)
 		ck_assert_uint_eq(offer.after[i], 7);
 	close(fd);
@@ -133,28 +143,39 @@ END_TEST
 
 /* ---- connections ----------------------------------------------------------------------------- */
 
-static const struct zero_hello_reply good = {.magic = "zeroack", .version = 2, .rank = 4};
+static const uint8_t cookie[16] = "0123456789abcde", other_cookie[16] = "0123456789abcdE";
 
-/* Answers one connection after the other: with one wrong field each, with too little, and well, but
-   byte by byte. */
+/* Answers one connection after the other: with one wrong field each, as one who has the port but
+   not the cookie, with the reply of the connection before, with too little, and well, but byte by
+   byte. */
 static void *answer(void *context)
 {
 	const int *listener = context;
 
-	for (int turn = 0; turn < 5; turn++) {
-		struct zero_hello_reply reply = good;
+	struct zero_hello_reply before = {.rank = -1};
+
+	for (int turn = 0; turn < 7; turn++) {
+		struct zero_hello_reply reply, last = before;
 		int fd = accept(*listener, NULL, NULL);
 		struct zero_hello hello;
 
 		recv(fd, &hello, sizeof(hello), MSG_WAITALL);
+		ck_assert(zero_hello_verify(&hello, 4, cookie));
+		ck_assert(!zero_hello_verify(&hello, 4, other_cookie));
+		reply = before = zero_hello_reply(&hello, cookie);
+		ck_assert_int_eq(reply.rank, 4);
 		reply.magic[0] = turn == 0 ? 'Z' : 'z';
 		reply.version += turn == 1;
 		reply.rank += turn == 2;
-		for (size_t i = 0; i < sizeof(reply) && (turn != 3 || i < 7); i++) {
+		if (turn == 3)
+			reply = zero_hello_reply(&hello, other_cookie);
+		else if (turn == 4)
+			reply = last;
+		for (size_t i = 0; i < sizeof(reply) && (turn != 5 || i < 7); i++) {
 			send(fd, (char *)&reply + i, 1, MSG_NOSIGNAL);
-			usleep(turn == 4 ? 500 : 0);
+			usleep(turn == 6 ? 500 : 0);
 		}
-		if (turn == 4)
+		if (turn == 6)
 			send(fd, "x", 1, MSG_NOSIGNAL);
 		else
 			close(fd);
@@ -190,6 +211,7 @@ START_TEST(answered)
 	ck_assert(zero_address_listen(&listener, &dial.address, NULL, why, sizeof(why)));
 	strcpy(dial.address.node, "node");
 	strcpy(dial.hello.node, "node");
+	memcpy(dial.cookie, cookie, sizeof(cookie));
 	zero_dial_prepare(&dial);
 	/* Both loopbacks, once each. */
 	ck_assert_uint_eq(dial.count, 2);
@@ -216,6 +238,19 @@ START_TEST(answered)
 	ck_assert_str_eq(dial.why, strerror(ECONNREFUSED));
 	ck_assert_int_eq(count_files(), before);
 	ck_assert_int_eq(connecting, -1);
+}
+END_TEST
+
+/* The paper's: key and data are the bytes from 0. */
+START_TEST(keyed_hashes)
+{
+	uint8_t bytes[16];
+
+	for (uint8_t i = 0; i < 16; i++)
+		bytes[i] = i;
+	ck_assert_uint_eq(zero_keyed_hash(bytes, bytes, 15), UINT64_C(0xa129ca6149be45e5));
+	ck_assert_uint_eq(zero_keyed_hash(bytes, bytes, 0), UINT64_C(0x726fdb47dd0e0e31));
+	ck_assert_uint_eq(zero_keyed_hash(bytes, bytes, 8), UINT64_C(0x93f5f5799a932462));
 }
 END_TEST
 
@@ -246,8 +281,9 @@ int main(void)
 
 	tcase_set_timeout(tcase, 240);
 	tcase_add_test(tcase, interfaces);
-	tcase_add_loop_test(tcase, offered, 0, 2);
+	tcase_add_loop_test(tcase, offered, 0, 5);
 	tcase_add_test(tcase, link_local);
+	tcase_add_test(tcase, keyed_hashes);
 	tcase_add_test(tcase, answered);
 	return run_cases(tcase, NULL);
 }

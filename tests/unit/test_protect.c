@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Partners, names of files, and what is refused as a node's folder. */
+#include <arpa/inet.h>
 #include <fcntl.h>
+#include <netinet/in.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
@@ -262,6 +264,74 @@ START_TEST(files_are_no_links)
 }
 END_TEST
 
+/* ---- connections ----------------------------------------------------------------------------- */
+
+static int connect_to(const struct zero_address *address)
+{
+	struct sockaddr_in to = {.sin_family = AF_INET,
+				 .sin_port = htons(address->port),
+				 .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+	int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+
+	ck_assert(fd >= 0 && !connect(fd, (struct sockaddr *)&to, sizeof(to)));
+	return fd;
+}
+
+static int count_threads(void)
+{
+	DIR *folder = opendir("/proc/self/task");
+	int count = 0;
+
+	while (readdir(folder))
+		count++;
+	closedir(folder);
+	return count - 2;
+}
+
+/* Another user, who has no cookie, takes a few threads and descriptors at most, and keeps nobody
+   away who has it. */
+START_TEST(strangers_take_little)
+{
+	enum { MANY = 200, FEW = 20 };
+	struct zero_protect_folder folder;
+	struct zero_protect_server server = {.folder = &folder, .rank = 3, .cookie = "secret"};
+	struct zero_address own = {.node = "here"};
+	struct zero_hello hello = {.magic = "zeronet", .version = 3, .wanted = 3};
+	struct zero_hello_reply reply = {.rank = -1};
+	int strangers[MANY], fd, before = count_threads(), most = 0;
+	char why[200];
+
+	ck_assert_int_eq(zero_protect_folder_open(&folder, base, 5), ZERO_OK);
+	ck_assert(zero_address_listen(&server.listening, &own, NULL, why, sizeof(why)));
+	ck_assert_int_eq(zero_protect_serve(&server), ZERO_OK);
+	for (int i = 0; i < MANY; i++) {
+		strangers[i] = connect_to(&own);
+		usleep(1000);
+		most = count_threads() > most ? count_threads() : most;
+	}
+	ck_assert_msg(most - before < FEW, "%d threads", most - before);
+	fd = connect_to(&own);
+	zero_hello_prove(&hello, server.cookie);
+	ck_assert(zero_socket_send(fd, &hello, sizeof(hello), 0));
+	ck_assert(zero_socket_receive(fd, &reply, sizeof(reply)));
+	ck_assert_int_eq(reply.rank, 3);
+	/* and it stays */
+	for (int i = 0; i < MANY; i++) {
+		close(strangers[i]);
+		strangers[i] = connect_to(&own);
+	}
+	ck_assert(zero_socket_send(fd, &(struct zero_protect_request){.kind = ZERO_PROTECT_GET},
+				   sizeof(struct zero_protect_request), 0));
+	ck_assert(zero_socket_receive(fd, &(struct zero_protect_answer){0},
+				      sizeof(struct zero_protect_answer)));
+	for (int i = 0; i < MANY; i++)
+		close(strangers[i]);
+	close(fd);
+	zero_protect_serve_end(&server);
+	zero_protect_folder_close(&folder);
+}
+END_TEST
+
 int main(void)
 {
 	TCase *tcase = tcase_create("protect"), *folders = tcase_create("folders");
@@ -276,5 +346,6 @@ int main(void)
 	tcase_add_test(folders, links_and_open_folders_are_refused);
 	tcase_add_test(folders, names_of_the_environment_are_words);
 	tcase_add_test(folders, files_are_no_links);
+	tcase_add_test(folders, strangers_take_little);
 	return run_cases(tcase, folders, NULL);
 }
