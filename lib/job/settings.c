@@ -99,11 +99,16 @@ zero_status zero_job_read_settings(zero_job *job, const zero_options *options)
 	const char *resolved = getenv("ZERO_RESOLVED");
 	char why[512];
 
+	if (!check_plugin(resolved, why, sizeof(why)))
+		return zero_fail(ZERO_E_INVALID, "%s", why);
+	if (resolved &&
+	    !zero_settings_parse(&job->settings, resolved, "ZERO_RESOLVED", why, sizeof(why)))
+		return zero_fail(ZERO_E_INVALID,
+				 "%s. zerorun, or slurm-zero's plugin, has set this variable: is "
+				 "it of another release than the program's libzero, which is %s?",
+				 why, zero_version());
 	/* the variables last: one that is overridden may be another program's */
-	if (!check_plugin(resolved, why, sizeof(why)) ||
-	    (resolved &&
-	     !zero_settings_parse(&job->settings, resolved, "ZERO_RESOLVED", why, sizeof(why))) ||
-	    (options && options->settings &&
+	if ((options && options->settings &&
 	     !zero_settings_parse(&job->settings, options->settings, "zero_open", why,
 				  sizeof(why))) ||
 	    !zero_settings_environment(&job->settings, why, sizeof(why)))

@@ -13,16 +13,12 @@
 
 #include "bench.h"
 
+#define ROW(name) {#name, bench_##name},
+
 static const struct {
 	const char *name;
 	void (*run)(struct bench *bench);
-} subjects[] = {
-	{"partition", bench_partition}, {"sources", bench_sources}, {"load", bench_load},
-	{"flatten", bench_flatten},     {"gather", bench_gather},   {"downcast", bench_downcast},
-	{"reduce", bench_reduce},       {"adamw", bench_adamw},     {"step", bench_step},
-	{"cores", bench_cores},         {"save", bench_save},       {"restore", bench_restore},
-	{"small", bench_small},         {"copies", bench_copies},   {"protect", bench_protect},
-};
+} subjects[] = {BENCH_SUBJECTS(ROW)};
 
 static struct bench bench_new(const char *subject, const char *record)
 {

@@ -30,22 +30,26 @@ struct bench {
 	FILE *record;        /* every rank's, but rank 0 alone writes */
 };
 
-/* A subject measures one thing and records it. */
-void bench_partition(struct bench *bench);
-void bench_sources(struct bench *bench);
-void bench_load(struct bench *bench);
-void bench_flatten(struct bench *bench);
-void bench_gather(struct bench *bench);
-void bench_downcast(struct bench *bench);
-void bench_reduce(struct bench *bench);
-void bench_adamw(struct bench *bench);
-void bench_step(struct bench *bench);
-void bench_cores(struct bench *bench);
-void bench_copies(struct bench *bench);
-void bench_save(struct bench *bench);
-void bench_restore(struct bench *bench);
-void bench_protect(struct bench *bench);
-void bench_small(struct bench *bench);
+/* A subject measures one thing and records it: bench_gather and so on. */
+#define BENCH_SUBJECTS(X) \
+	X(partition)      \
+	X(sources)        \
+	X(load)           \
+	X(flatten)        \
+	X(gather)         \
+	X(downcast)       \
+	X(reduce)         \
+	X(adamw)          \
+	X(step)           \
+	X(cores)          \
+	X(copies)         \
+	X(save)           \
+	X(restore)        \
+	X(protect)        \
+	X(small)
+#define DECLARE_SUBJECT(name) void bench_##name(struct bench *bench);
+BENCH_SUBJECTS(DECLARE_SUBJECT)
+#undef DECLARE_SUBJECT
 
 /* ---- harness.c: jobs, time, and what is recorded --------------------------------------------- */
 

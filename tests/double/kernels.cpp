@@ -11,24 +11,14 @@ static void launch(void (*kernel)(Args), unsigned int blocks, const void *args)
 	zero_launch(kernel, blocks, ZERO_DEVICE_THREADS, *static_cast<const Args *>(args));
 }
 
-#define KERNEL(name)                                                                             \
-	{                                                                                        \
-#name, [](unsigned int blocks, const void *args) { launch(name, blocks, args); } \
-	}
+#define ROW(number, name, ...) \
+	{"zero_device_" #name, \
+	 [](unsigned int blocks, const void *args) { launch(zero_device_##name, blocks, args); }},
 
 static const struct {
 	const char *name;
 	void (*launch)(unsigned int blocks, const void *args);
-} kernels[] = {
-	KERNEL(zero_device_adamw),         KERNEL(zero_device_adamw_8bit),
-	KERNEL(zero_device_cast),          KERNEL(zero_device_copy_many),
-	KERNEL(zero_device_fill),          KERNEL(zero_device_norm2),
-	KERNEL(zero_device_norm2_fold),    KERNEL(zero_device_normal),
-	KERNEL(zero_device_step_rule),     KERNEL(zero_device_sum),
-	KERNEL(zero_device_uniform),       KERNEL(zero_device_group_rule),
-	KERNEL(zero_device_muon_momentum), KERNEL(zero_device_muon_update),
-	KERNEL(zero_device_normalise),     KERNEL(zero_device_pack),
-};
+} kernels[] = {ZERO_DEVICE_KERNELS(ROW)};
 
 bool zero_emulate_kernel(const char *name, unsigned int blocks, const void *args, uint64_t order)
 {

@@ -63,16 +63,21 @@ enum { COUNTS = 19, SHIFTS = 4 };
 /* One of the shifts, or, as often, `same`. */
 size_t some_shift(size_t same);
 
-void check_cast(void);
-void check_sum(void);
-void check_adamw(void);
-void check_muon(void);
-void check_norm2(void);
-void check_step_rule(void);
-void check_fill(void);
-void check_random(void);
-void check_copy_many(void);
-void check_pack(void);
+/* check_cast and so on, which check_all calls. */
+#define KERNEL_CHECKS(X) \
+	X(cast)          \
+	X(sum)           \
+	X(adamw)         \
+	X(norm2)         \
+	X(step_rule)     \
+	X(fill)          \
+	X(random)        \
+	X(copy_many)     \
+	X(muon)          \
+	X(pack)
+#define DECLARE_CHECK(name) void check_##name(void);
+KERNEL_CHECKS(DECLARE_CHECK)
+#undef DECLARE_CHECK
 void check_all(void);   /* all of these */
 void check_large(void); /* beyond 2^32 elements, where memory allows */
 void bandwidths(double scale);

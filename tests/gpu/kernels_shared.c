@@ -194,18 +194,14 @@ uint64_t tiles_of(const struct zero_device_piece *pieces, size_t count, uint64_t
 
 /* ---- all ------------------------------------------------------------------------------------- */
 
+#define ROW(name) {#name, check_##name},
+
 void check_all(void)
 {
 	static const struct {
 		const char *name;
 		void (*check)(void);
-	} checks[] = {
-		{"cast", check_cast},           {"sum", check_sum},
-		{"adamw", check_adamw},         {"norm2", check_norm2},
-		{"step_rule", check_step_rule}, {"fill", check_fill},
-		{"random", check_random},       {"copy_many", check_copy_many},
-		{"muon", check_muon},           {"pack", check_pack},
-	};
+	} checks[] = {KERNEL_CHECKS(ROW)};
 
 	for (size_t i = 0; i < sizeof(checks) / sizeof(checks[0]); i++) {
 		checks[i].check();

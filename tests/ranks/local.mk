@@ -64,7 +64,7 @@ RANKS_TESTS += tests/ranks/own_mpi.ranks
 endif
 # they write checkpoints, whose checksums save computes itself
 if HAVE_FILES
-RANKS_TESTS += tests/ranks/atomic.ranks tests/ranks/save.ranks
+RANKS_TESTS += tests/ranks/atomic.ranks tests/ranks/earlier.ranks tests/ranks/save.ranks
 endif
 
 EXTRA_DIST += tests/ranks/page.js tests/ranks/report.py
@@ -86,6 +86,9 @@ tests_ranks_stop_ranks_SOURCES = tests/ranks/stop.c tests/ranks/ranks.h
 tests_ranks_stop_ranks_LDFLAGS = $(ranks_link)
 tests_ranks_close_ranks_SOURCES = tests/ranks/close.c tests/ranks/ranks.h
 tests_ranks_close_ranks_LDFLAGS = $(ranks_link)
+tests_ranks_earlier_ranks_SOURCES = tests/ranks/earlier.c tests/ranks/ranks.h
+tests_ranks_earlier_ranks_LDFLAGS = $(ranks_link)
+EXTRA_DIST += tests/ranks/earlier-0.1.0.tar.gz
 tests_ranks_export_ranks_SOURCES = tests/ranks/export.c tests/ranks/ranks.h
 tests_ranks_export_ranks_LDFLAGS = $(ranks_link)
 # It chooses how large files are, by a function that libzero does not export. Modules are beside it.

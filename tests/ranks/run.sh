@@ -33,6 +33,7 @@ atomic) worlds=(alone 2) ;;
 memory) worlds=(1 3) ;;
 no_memory) worlds=(alone 2) ;;
 none) worlds=(alone 1 2 3) ;;
+earlier) worlds=(alone 2 3) ;;
 save | restore | load_model | f8) worlds=(alone 2 3/2) ;;
 load_model_refused) worlds=(alone 2) ;;
 # what they do differs by who leaves or reports, not by how memory is shared
@@ -54,7 +55,7 @@ flatten | sizing | teams | threads | tiers | views) gpus=(alone-g 3g) ;;
 # it opens many jobs
 close) gpus=(3g) ;;
 save | restore | load_model) gpus=(alone-g 2g) ;;
-f8) gpus=(2g) ;;
+f8 | earlier) gpus=(2g) ;;
 load_model_refused) gpus=(2g) ;;
 report | leave | apart | slow | stop | export) gpus=(3g) ;;
 esac

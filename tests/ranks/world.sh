@@ -23,6 +23,7 @@ refused() {
 refused 'the launcher started 4 ranks, but libzero sees 1' ZERO_RESOLVED='stage=3 tasks=4'
 refused 'the launcher started 4 ranks, but MPI sees this one alone' SLURM_STEP_NUM_TASKS=4
 refused "ZERO_RESOLVED: tasks: 'x' is not a whole number" ZERO_RESOLVED='tasks=x'
+refused 'another release than the program' ZERO_RESOLVED='stage=3 staged=0 tasks=1'
 
 # A launcher that is right about one rank is no error.
 timeout -k 5 60 env ZERO_RESOLVED='tasks=1' "$program" >"$scratch/out" 2>&1 ||
