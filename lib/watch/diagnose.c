@@ -141,7 +141,7 @@ static bool others_wait(const struct zero_ring *ring)
 /* This process is to end, and does not: the others may be gone, so that it says so itself. */
 static bool is_overdue(struct zero_ring *ring, double now)
 {
-	double limit = ring->config.end_timeout / (atomic_load(&ring->exiting) ? 10 : 1);
+	enum zero_ring_end end = atomic_load(&ring->exiting) ? ZERO_RING_EXITS : ZERO_RING_FINISHED;
 	struct zero_activity activity;
 
 	if (!atomic_load(&ring->ending) || ring->config.end_timeout <= 0 || !ring->config.aborts)
@@ -149,14 +149,14 @@ static bool is_overdue(struct zero_ring *ring, double now)
 	zero_ring_own_activity(ring, &activity);
 	/* It may wait for another rank that does not end, in zero_close for one. */
 	if (!ring->config.watch_only && (activity.running || *activity.call)) {
-		ring->end_limit = 0;
+		ring->overdue = ZERO_RING_GOES_ON;
 		return false;
 	}
-	if (ring->end_limit != limit) {
+	if (ring->overdue != end) {
 		ring->ending_at = now;
-		ring->end_limit = limit;
+		ring->overdue = end;
 	}
-	return now > ring->ending_at + limit;
+	return now > ring->ending_at + ring->config.end_timeout;
 }
 
 /* Starts an inquiry if there is a reason. Returns whether there is one or will be one soon. */

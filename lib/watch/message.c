@@ -252,9 +252,8 @@ static void add_lost(struct text *text, struct zero_ring *ring)
 static void add_overdue(struct text *text, const struct zero_ring *ring)
 {
 	add_rank(text, ring, ring->config.rank);
-	add(text, " has not ended within %g s of %s", ring->end_limit,
-	    ring->end_limit < ring->config.end_timeout ? "its exit (a tenth of ZERO_END_SECONDS)"
-						       : "the end of its work (ZERO_END_SECONDS)");
+	add(text, " has not ended within %g s of %s (ZERO_END_SECONDS)", ring->config.end_timeout,
+	    ring->overdue == ZERO_RING_EXITS ? "its exit" : "the end of its work");
 }
 
 /* Lists the ranks that do not wait, or wait for less than half the timeout. Returns the number. */

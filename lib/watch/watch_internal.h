@@ -136,6 +136,9 @@ struct zero_inquiry {
 
 enum { ZERO_PREV, ZERO_NEXT };
 
+/* What a process does that is to end. */
+enum zero_ring_end { ZERO_RING_GOES_ON, ZERO_RING_FINISHED, ZERO_RING_EXITS };
+
 struct zero_ring {
 	struct zero_ring_config config;
 	struct zero_ring_peer own, *all;
@@ -167,7 +170,7 @@ struct zero_ring {
 	_Atomic bool exit_told;       /* functions that run at exit may hang */
 	_Atomic bool departed;        /* it has said goodbye: the others send it nothing more */
 	double ending_at;             /* when a poll saw it first; 0: none did */
-	double end_limit;             /* seconds from then */
+	enum zero_ring_end overdue;   /* of what the time counts */
 	_Atomic bool has_peers;       /* after the last poll: a neighbour is connected */
 	double next_ask_at;           /* whether ranks wait for one that has ended well */
 	struct zero_oom *oom[2];

@@ -80,7 +80,7 @@ for ((turn = 0; turn < ${TORCH_TURNS:-3}; turn++)); do
 	lost "$what" stop $rank "$name is stopped"
 	lost "$what" exit0 $rank "rank $rank .*(had ended with exit status 0|began 'zero_close')"
 	lost "$what" raise $rank "$name (has ended with exit status 1|called exit\(1\))"
-	lost "$what" teardown $rank "$name has not ended within 6 s of its exit"
+	ZERO_END_SECONDS=6 lost "$what" teardown $rank "$name has not ended within 6 s of its exit"
 done
 echo "a lost rank: $worst s at most"
 
