@@ -7,7 +7,8 @@
  * that are gathered together, usually those of one layer. The parameters of a group are stored one
  * after the other in one flat buffer. The buffer is cut into as many equal shards as there are
  * ranks, and rank r owns shard r. (There is a buffer for each type of element, see zero_layout.) A
- * JOB is the ranks that have opened the library together; a TEAM is some of them, see zero_team_new.
+ * JOB is the ranks that have opened the library together; a TEAM is some of them, see
+ * zero_team_new.
  *
  *	gather	one all-gather, into the buffer that the parameters are then read from
  *	reduce	one reduce-scatter of the group's gradients, into the owned shard
