@@ -343,9 +343,7 @@ static zero_status end_save(struct zero_save *save, bool together)
 	if (save->state == ZERO_SAVE_WRITING && together) {
 		complete(save->job);
 	} else if (save->state == ZERO_SAVE_WRITING) {
-		pthread_mutex_lock(&save->lock);
-		save->cancelled = true;
-		pthread_mutex_unlock(&save->lock);
+		zero_save_cancel(save);
 		zero_save_join(save);
 		zero_save_discard(save);
 	}

@@ -124,6 +124,8 @@ zero_status zero_save_close(struct zero_save *save, zero_status status);
 
 /* Starts to write in the background. What cannot be copied is written before it returns. */
 void zero_save_start(struct zero_save *save);
+/* Has the thread end before all is written. */
+void zero_save_cancel(struct zero_save *save);
 /* Waits for the thread. Its error becomes the calling thread's last error. */
 zero_status zero_save_join(struct zero_save *save);
 /* Runs `work` in a new thread, or in the calling one if no thread can be started. */

@@ -158,6 +158,13 @@ void zero_save_start_thread(struct zero_save *save, void *(*work)(void *))
 		work(save);
 }
 
+void zero_save_cancel(struct zero_save *save)
+{
+	pthread_mutex_lock(&save->lock);
+	save->cancelled = true;
+	pthread_mutex_unlock(&save->lock);
+}
+
 zero_status zero_save_join(struct zero_save *save)
 {
 	if (save->has_thread)

@@ -17,10 +17,8 @@ const struct zero_core zero_library_core = {
 	.fail = zero_fail,
 	.fail_on = zero_fail_on,
 	.last_error = zero_last_error,
-	.last_error_rank = zero_last_error_rank,
 	.strerror = zero_strerror,
 	.dtype_size = zero_dtype_size,
-	.dtype_name = zero_dtype_name,
 	.hash = zero_hash,
 	.module_open = zero_module_open,
 };

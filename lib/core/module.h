@@ -6,7 +6,7 @@
 #include "zero.h"
 
 /* Changes with every struct that libzero and modules exchange. */
-#define ZERO_MODULE_ABI 16
+#define ZERO_MODULE_ABI 17
 
 struct zero_core {
 	/* Stores the sentence as the calling thread's last error and returns `status`. */
@@ -17,11 +17,9 @@ struct zero_core {
 	const char *(*last_error)(void);
 	const char *(*strerror)(zero_status status);
 	size_t (*dtype_size)(zero_dtype dtype);
-	const char *(*dtype_name)(zero_dtype dtype);
 	uint64_t (*hash)(const void *data, size_t bytes, uint64_t seed); /* FNV-1a */
 	/* Opens another module and returns its table. */
 	zero_status (*module_open)(const char *name, const void **table);
-	int (*last_error_rank)(void);
 };
 
 /*

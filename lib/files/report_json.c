@@ -306,8 +306,7 @@ zero_status zero_report_json(const struct zero_report *report, char **text)
 	json_t *json;
 
 	json = json_pack("{s:s, s:i, s:s, s:b, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o}", "format",
-			 "slurm-zero report", "version", 1, "library", PACKAGE_VERSION,
-			 "complete",
+			 "slurm-zero report", "version", 1, "library", PACKAGE_VERSION, "complete",
 			 !report->why, "why", text_or_null(report->why), "job", job_of(report),
 			 "options", options_of(report), "ranks", ranks_of(report), "collectives",
 			 rows_of(report), "series", zero_report_series(report), "spread",

@@ -424,14 +424,11 @@ static void before_close(zero_job *job, bool together)
 		return;
 	zero_error_save(&before);
 	if (protect->save && !together) {
-		pthread_mutex_lock(&protect->save->lock);
-		protect->save->cancelled = true;
-		pthread_mutex_unlock(&protect->save->lock);
+		zero_save_cancel(protect->save);
 		zero_protect_ask_cancel(&protect->ask);
-		zero_save_join(protect->save);
-	} else if (protect->save) {
-		zero_save_join(protect->save);
 	}
+	if (protect->save)
+		zero_save_join(protect->save);
 	drop_save(protect, ZERO_OK);
 	/* No rank's server may end while another pushes. */
 	if (together)

@@ -152,7 +152,6 @@ struct zero_ring {
 	struct zero_ring_link link[2]; /* with two ranks ZERO_NEXT has no connection */
 	double next_heartbeat_at, due_at, deferred_until;
 	double next_look_at; /* of rank 0, for a deadlock */
-	bool soon;           /* the next poll is to come soon */
 	double stopping_at;  /* the end of the first poll that saw `stopping`; 0: there was none */
 	double suspended;    /* seconds in all that this process or its machine was suspended */
 	double resumed_at;   /* the last time */

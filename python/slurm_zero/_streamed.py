@@ -247,13 +247,12 @@ class Lookup(torch.autograd.Function):
                 padding: int | None) -> torch.Tensor:
         first = group.slices[0]
         sorted_ids, order = ids.reshape(-1).sort()
-        if len(order) and ids.device.type == "cpu" and not (
-            0 <= int(sorted_ids[0]) and int(sorted_ids[-1]) < first.height
-        ):
-            raise IndexError("index out of range in self")
         # Where in the sorted numbers each run begins and ends; a GPU is waited for once.
         edges = sorted({row for each in group.slices for rows in each.rows for row in rows[1:3]})
-        at = torch.searchsorted(sorted_ids, torch.tensor(edges, device=ids.device)).tolist()
+        rows = torch.tensor(edges, dtype=ids.dtype, device=ids.device)
+        at = torch.searchsorted(sorted_ids, rows).tolist()
+        if at[0] or at[-1] < len(order):
+            raise IndexError("index out of range in self")
         ctx.where = dict(zip(edges, at))
         out = first.values.new_zeros(len(order), first.row)
         for each in group.gathered():

@@ -292,8 +292,10 @@ def losses():
         wanted[0, 0] = 31
         expect(IndexError, "not in [0, 31)", lambda: ce(logits.reshape(-1, 31),
                                                         wanted.view(-1)))
-        expect(IndexError, "out of range", lambda: model.embed(torch.tensor([31])))
-        zero.reset()
+    for bad in (-1, 31):
+        expect(IndexError, "out of range", lambda bad=bad: model.embed(
+            torch.tensor([bad], dtype=torch.int32, device=device)))
+    zero.reset()
     empty = model(ids[:0])
     assert empty.shape == (0, 7, 31)
 

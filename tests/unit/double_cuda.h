@@ -15,6 +15,7 @@
 
 static struct zero_driver cu;
 static CUresult (*plain_alloc)(CUdeviceptr *, size_t);
+static CUresult (*event_finish)(CUevent);
 static void *(*reach)(CUdeviceptr, size_t, bool);
 static void (*hold)(bool);
 
@@ -45,7 +46,6 @@ static const struct {
 	{&cu.event_delete, "cuEventDestroy_v2"},
 	{&cu.event_record, "cuEventRecord"},
 	{&cu.event_query, "cuEventQuery"},
-	{&cu.event_finish, "cuEventSynchronize"},
 	{&cu.event_elapsed, "cuEventElapsedTime"},
 	{&cu.module_load, "cuModuleLoadData"},
 	{&cu.module_unload, "cuModuleUnload"},
@@ -53,6 +53,7 @@ static const struct {
 	{&cu.occupancy, "cuOccupancyMaxActiveBlocksPerMultiprocessor"},
 	{&cu.launch, "cuLaunchKernel"},
 	{&plain_alloc, "cuMemAlloc_v2"},
+	{&event_finish, "cuEventSynchronize"},
 	{&reach, "double_cuda_reach"},
 	{&hold, "double_cuda_hold"},
 };

@@ -204,7 +204,7 @@ static void step(int i)
 	if (!draw(30)) {
 		int j = (int)draw((unsigned)i + 1);
 
-		GOOD(cu.event_finish(p.events[j]));
+		GOOD(event_finish(p.events[j]));
 		add_after(p.host, j);
 	}
 }

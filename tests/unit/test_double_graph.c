@@ -156,7 +156,7 @@ static CUresult queries_another_event(void)
 
 static CUresult finishes_event(void)
 {
-	return cu.event_finish(within);
+	return event_finish(within);
 }
 
 static CUresult waits_for_uncaptured(void)
@@ -256,7 +256,7 @@ static void begin_all(CUstreamCaptureMode mode)
 	within = new_event();
 	data = new_block(64, captured);
 	GOOD(cu.event_record(before, captured));
-	GOOD(cu.event_finish(before));
+	GOOD(event_finish(before));
 	GOOD(begin(captured, mode));
 	GOOD(cu.event_record(within, captured));
 	GOOD(cu.set(data, 0, 64, captured));

@@ -11,7 +11,6 @@ struct zero_driver zero_driver;
 /* Names of the driver's functions, in the order of struct zero_driver. */
 static const char *const names[] = {
 	"cuInit",
-	"cuDriverGetVersion",
 	"cuGetErrorName",
 	"cuGetErrorString",
 	"cuDeviceGetCount",
@@ -56,7 +55,6 @@ static const char *const names[] = {
 	"cuEventDestroy_v2",
 	"cuEventRecord",
 	"cuEventQuery",
-	"cuEventSynchronize",
 	"cuEventElapsedTime",
 	"cuModuleLoadData",
 	"cuModuleUnload",

@@ -14,7 +14,6 @@
 /* The comment of each member is the function's name in the driver, of CUDA 12 and later. */
 struct zero_driver {
 	CUresult (*init)(unsigned int flags);                  /* cuInit */
-	CUresult (*driver_version)(int *version);              /* cuDriverGetVersion */
 	CUresult (*error_name)(CUresult error, const char **); /* cuGetErrorName */
 	CUresult (*error_text)(CUresult error, const char **); /* cuGetErrorString */
 
@@ -81,7 +80,6 @@ struct zero_driver {
 	CUresult (*event_delete)(CUevent);                    /* cuEventDestroy_v2 */
 	CUresult (*event_record)(CUevent, CUstream);          /* cuEventRecord */
 	CUresult (*event_query)(CUevent);                     /* cuEventQuery */
-	CUresult (*event_finish)(CUevent);                    /* cuEventSynchronize */
 	CUresult (*event_elapsed)(float *milliseconds, CUevent begin,
 				  CUevent end); /* cuEventElapsedTime */
 

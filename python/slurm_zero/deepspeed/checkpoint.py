@@ -8,7 +8,6 @@ import base64
 import io
 import os
 import shutil
-from collections.abc import Iterator
 from typing import Any
 
 import torch
@@ -26,6 +25,14 @@ _SCALER = ("cur_scale", "cur_iter", "last_overflow_iter", "cur_hysteresis")
 
 def _state_file(folder: str, rank: int) -> str:
     return os.path.join(folder, f"engine_rank_{rank}.pt")
+
+
+def _drop_states(folder: str, rank: int) -> None:
+    """Those of this rank and later ones, which an earlier save by more ranks has left: a rank that
+    read one would go on with another learning rate than the others."""
+    while os.path.exists(_state_file(folder, rank)):
+        os.remove(_state_file(folder, rank))
+        rank += 1
 
 
 def _write(path: str, state: Any) -> None:
@@ -66,30 +73,29 @@ class Checkpoints:
             return value.half()
         return value.bfloat16() if self.bfloat16_enabled() else value
 
-    def _consolidated(self, exclude_frozen: bool) -> Iterator[tuple[str, torch.Tensor]]:
-        """(name, value), of the whole model. What is tied is one tensor under each of its names."""
+    def _consolidated(self, exclude_frozen: bool) -> dict[str, torch.Tensor]:
+        """The whole model, on rank 0 alone. What is tied is one tensor under each of its names."""
         named = dict(self.module.named_parameters(remove_duplicate=False))
-        made: dict[FlatShard, torch.Tensor] = {}
+        made: dict[FlatShard, torch.Tensor | None] = {}
+        found: dict[str, torch.Tensor] = {}
         for name, value in self.module.state_dict().items():
             p = named.get(name)
             if exclude_frozen and p is not None and not p.requires_grad:
                 continue
             if isinstance(p, FlatShard):
                 if p not in made:
-                    made[p] = self._value(p)
+                    whole = self._value(p)
+                    made[p] = whole if dist.get_rank() == 0 else None
                 value = made[p]
-                if dist.get_rank():
-                    made[p] = value.new_empty(0)
-            yield name, value
+            if dist.get_rank() == 0:
+                found[name] = value
+        return found
 
     def _zero3_consolidated_16bit_state_dict(self, exclude_frozen_parameters: bool = False
                                              ) -> dict[str, torch.Tensor] | None:
         if self.zero_optimization_stage() < 3:
             raise ValueError("this function requires ZeRO-3 mode")
-        found: dict[str, torch.Tensor] = {}
-        for name, value in self._consolidated(exclude_frozen_parameters):
-            if dist.get_rank() == 0:
-                found[name] = value
+        found = self._consolidated(exclude_frozen_parameters)
         return found if dist.get_rank() == 0 else None
 
     def save_16bit_model(self, save_dir: str, save_filename: str = "pytorch_model.bin",
@@ -101,10 +107,7 @@ class Checkpoints:
             logger.info(f"Did not save the model {path} because "
                         "stage3_gather_16bit_weights_on_model_save is False")
             return False
-        found = {}
-        for name, value in self._consolidated(exclude_frozen_parameters):
-            if dist.get_rank() == 0:
-                found[name] = value
+        found = self._consolidated(exclude_frozen_parameters)
         with _checkpoint.agreed():
             if dist.get_rank() == 0:
                 os.makedirs(save_dir, exist_ok=True)
@@ -122,15 +125,17 @@ class Checkpoints:
         tag = str(tag) if tag is not None else f"global_step{self.global_steps}"
         self._checkpoint_tag_validation(tag)
         folder, first = os.path.join(save_dir, tag), self.global_rank == 0
+        writers = self.world_size if self.zero_optimization_stage() == 3 else 1
         with _checkpoint.agreed():
             if first:
                 os.makedirs(folder, exist_ok=True)
         _api.save(_models(), self.optimizer, folder, extra=convert.described(self.module),
                   keep_last=1)
         with _checkpoint.agreed():
-            if first or self.zero_optimization_stage() == 3:
+            if self.global_rank < writers:
                 _write(_state_file(folder, self.global_rank), self._own_state(client_state or {}))
             if first:
+                _drop_states(folder, writers)
                 shutil.copy(os.path.join(os.path.dirname(__file__), "zero_to_fp32.py"), save_dir)
         with _checkpoint.agreed():
             if first and save_latest:
@@ -201,16 +206,15 @@ class Checkpoints:
         return found.client_state(self.global_rank)
 
     def _latest(self, load_dir: str) -> str | None:
-        path = os.path.join(load_dir, "latest")
-        if not os.path.isfile(path):
+        tag = foreign_files.latest(load_dir)
+        if tag is None:
+            path = os.path.join(load_dir, "latest")
             logger.warning(
                 f"Unable to find latest file at {path}, if trying to load latest checkpoint please "
                 "ensure this file exists or pass an explicit checkpoint tag when loading a "
                 "checkpoint."
             )
-            return None
-        with open(path, encoding="utf-8") as file:
-            return file.read().strip()
+        return tag
 
     def _take_state(self, state: dict[str, Any], with_scheduler: bool) -> None:
         if with_scheduler and self.lr_scheduler is not None and state["lr_scheduler"]:
@@ -230,8 +234,8 @@ class Checkpoints:
                 f"{save_dir} has a checkpoint of DeepSpeed's own: load it by load_checkpoint, and "
                 "give zero.protect another folder"
             )
-        has_one = os.path.isfile(os.path.join(save_dir, "latest"))
-        return os.path.join(save_dir, self._latest(save_dir)) if has_one else save_dir
+        tag = foreign_files.latest(save_dir)
+        return os.path.join(save_dir, tag) if tag else save_dir
 
     def protected(self, extra: Any) -> dict[str, str]:
         """What JSON can hold."""

@@ -19,7 +19,7 @@ from torch import nn
 
 from .. import _checkpoint, _unsharded
 from . import foreign
-from .foreign_files import CheckpointError, find
+from .foreign_files import CheckpointError, find, latest
 
 _UNITS = {"KB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12, "": 1}
 
@@ -41,10 +41,9 @@ class Own:
         self.shared: dict[str, str] = extra.get("shared_params", {})
         self.frozen = set(extra.get("frozen", ()))
 
-    def read(self, name: str, what: str = "fp32", first: int = 0,
-             end: int | None = None) -> torch.Tensor:
-        """As foreign.Checkpoint.read."""
-        keys = [f"{kind}/{name}" for kind in (("master", "param") if what == "fp32" else (what,))]
+    def read(self, name: str) -> torch.Tensor:
+        """The flat parameter; of 16 bits as its f32 master."""
+        keys = f"master/{name}", f"param/{name}"
         key = next((k for k in keys if any(k in f.header for f in self._files)), keys[-1])
         parts = [f.tensor(key) for f in self._files if key in f.header]
         found = torch.cat(parts) if parts else torch.empty(0)
@@ -53,7 +52,7 @@ class Own:
                 f"{self.path} has {found.numel()} elements of {name}, not "
                 f"{math.prod(self.shapes[name])}"
             )
-        return found[first:end]
+        return found
 
     def stored(self, name: str) -> torch.dtype:
         return self._dtypes[name]
@@ -98,10 +97,8 @@ def open_checkpoint(folder: str, tag: str | None = None) -> Any:
         found = foreign.Checkpoint(path)
         found.verify()
         return found
-    name = os.path.join(folder, "latest")
-    if tag is None and os.path.isfile(name):
-        with open(name, encoding="utf-8") as file:
-            tag = file.read().strip()
+    if tag is None:
+        tag = latest(folder)
     path, _ = _checkpoint._find(os.path.join(folder, tag or ""))
     if path is None:
         raise CheckpointError(

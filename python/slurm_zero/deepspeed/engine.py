@@ -27,7 +27,7 @@ from deepspeed.utils import groups
 from deepspeed.utils.timer import SynchronizedWallClockTimer, ThroughputTimer
 from torch import nn
 
-from .. import _api, _overlay, _zero
+from .. import _api, _device, _zero
 from .._module import FullyShardedModule
 from . import config as configuration
 from . import init, optimizer, shard, tell
@@ -266,10 +266,11 @@ class Engine(Checkpoints, DeepSpeedEngine):
         return bool(stage) or bf16.enabled or self.fp16_enabled()
 
     def _norm(self, gradients: list[torch.Tensor]) -> float:
-        """Of all gradients of all ranks."""
-        square = torch.zeros((), dtype=torch.float64)
+        """Of all gradients of all ranks, some of which may have none."""
+        square = torch.zeros((), dtype=torch.float64, device=_device.device)
         if gradients:
-            square = torch.stack(torch._foreach_norm(gradients)).double().square().sum()
+            norms = torch._foreach_norm(gradients, dtype=torch.float32)
+            square += torch.stack(norms).double().square().sum()
         dist.all_reduce(square)
         return square.sqrt().item()
 
@@ -289,7 +290,7 @@ class Engine(Checkpoints, DeepSpeedEngine):
 
     def offload_states(self, *_: Any, **__: Any) -> None:
         """On CPUs they are where they are to go."""
-        if _overlay.has_gpus():
+        if _device.on_gpu():
             raise NotImplementedError(
                 "offload_states is not supported on GPUs: use --zero-offload=optimizer"
             )

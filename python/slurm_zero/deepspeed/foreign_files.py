@@ -110,15 +110,19 @@ def written(folder: str, kind: str) -> list[str]:
     return sorted(glob.glob(os.path.join(glob.escape(folder), f"*{kind}")), key=numbers)
 
 
+def latest(folder: str, name: str = "latest") -> str | None:
+    """The tag that such a file says."""
+    path = os.path.join(folder, name)
+    if not os.path.isfile(path):
+        return None
+    with open(path, encoding="utf-8") as file:
+        return file.read().strip()
+
+
 def find(folder: str, tag: str | None = None) -> str | None:
     """The folder of a checkpoint of DeepSpeed, by its tag or the file `latest`, or None."""
     if tag is None:
-        for name in ("latest", "latest_universal"):
-            path = os.path.join(folder, name)
-            if os.path.isfile(path):
-                with open(path, encoding="utf-8") as file:
-                    tag = file.read().strip()
-                break
+        tag = latest(folder) or latest(folder, "latest_universal")
     path = os.path.join(folder, tag or "")
     universal = os.path.isdir(os.path.join(path, "zero"))
     return path if universal or written(path, MODEL) or written(path, OPTIMIZER) else None
