@@ -20,9 +20,10 @@ left_in_memory() {
 	tail -qn +2 /proc/sysvipc/{shm,msg,sem}
 }
 
-# left_in_tmp: but for the test's own folder
+# left_in_tmp: but for the test's own folder, and the empty one that Open MPI may leave of a user
 left_in_tmp() {
-	find /mnt/tmp -mindepth 1 -path "/mnt${scratch:?}" -prune -o -mindepth 1 -print
+	find /mnt/tmp -mindepth 1 -path "/mnt${scratch:?}" -prune -o \
+		! \( -name 'ompi.*' -type d -empty \) -print
 }
 
 # sample FILE PID: appends its memory in KiB and the number of its descriptors. The memory is what
