@@ -92,7 +92,7 @@ run_all sinfo -h -R
 echo "$ZERO_TEST_JOBS jobs in $SECONDS s:"
 sort "$scratch/jobs" | uniq -c
 for daemon in slurmd-n{1,2,3}; do
-	flat "$daemon" "$scratch/$daemon.samples" 1024
+	flat "$daemon" "$scratch/$daemon.samples" 2048
 done
 # It has none of the plugin in it, and knows of the jobs of the last minutes.
 flat slurmctld "$scratch/slurmctld.samples" 4096
