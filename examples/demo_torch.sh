@@ -30,7 +30,7 @@ finetune=("$TORCH_PYTHON" "$top_srcdir/examples/finetune.py")
 # ranks COUNT STEPS: trains up to so many steps in all
 ranks() {
 	"$ZERORUN" -n "$1" "${finetune[@]}" "$folder/small" "$folder/tuned" "${files[@]}" \
-		--steps "$2" \
+		--steps "$2" --protect \
 		--checkpoint "$folder/saved" --save-every "$STEPS" </dev/null
 }
 

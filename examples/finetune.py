@@ -7,7 +7,9 @@ layout.
     srun --zero -n 16 python finetune.py Qwen3-8B tuned *.txt   # or a model that you have
 
 The result is such a folder, too. Run again with --checkpoint FOLDER, it continues from the last
-checkpoint there: at any number of ranks, and after it was killed.
+checkpoint there: at any number of ranks, and after it was killed. With --protect each step is kept
+in the memory of the nodes, too, and `zerorun --max-restarts=20` goes on from there after the loss
+of a rank or a node.
 """
 
 import argparse
@@ -42,6 +44,10 @@ def arguments():
                         help="folder of checkpoints, of which the last two are kept")
     parser.add_argument("--save-every", type=int, default=20,
                         help="steps from one checkpoint to the next")
+    parser.add_argument("--protect", action="store_true",
+                        help="keep the last steps in memory, for zerorun --max-restarts")
+    parser.add_argument("--print-every", type=int, default=10,
+                        help="steps from one line to the next")
     args = parser.parse_args()
     if not args.make and not (args.output and args.text):
         parser.error("name a folder for the result, and files of text")
@@ -111,7 +117,7 @@ def train(model, optimizer, tokens, first, args):
         optimizer.zero_grad()
         if args.checkpoint and (step + 1) % args.save_every == 0:
             zero.save(model, optimizer, args.checkpoint, keep_last=2, background=True)
-        if (step + 1) % 10 == 0 or step == first:
+        if (step + 1) % args.print_every == 0 or step == first:
             mean = loss.detach() / dist.get_world_size()
             dist.all_reduce(mean)
             say(f"step {step + 1}: loss {mean.item():.3f}, norm {float(norm):.2f}, "
@@ -135,7 +141,11 @@ def main():
         sys.exit(f"the text has {len(tokens)} tokens, too few for sequences of {args.length}")
     optimizer = make_optimizer(model, args)
 
-    saved = zero.restore(model, optimizer, args.checkpoint) if args.checkpoint else None
+    saved = None
+    if args.protect:
+        saved = zero.protect(model, optimizer, folder=args.checkpoint)
+    elif args.checkpoint:
+        saved = zero.restore(model, optimizer, args.checkpoint)
     if saved:
         say(f"continuing from {saved['path']}")
     else:

@@ -512,12 +512,7 @@ endif
 check-long:
 	ZERO_TEST_LONG=1 $(MAKE) $(AM_MAKEFLAGS) check TESTS='$(LONG_TESTS)'
 
-# What is random, or kills, again and again with new seeds, until something fails: for a night.
-check-soak:
-	for round in `seq $${ROUNDS-100}`; do \
-		echo "round $$round"; \
-		ZERO_TEST_LONG=1 $(MAKE) $(AM_MAKEFLAGS) check TESTS='$(SOAK_TESTS)' || exit; \
-	done
+# What is random, or kills: tests/soak/local.mk.
 SOAK_TESTS = \
 	python/tests/device.sh \
 	tests/cuda/schedules.sh \
@@ -558,4 +553,4 @@ format-check:
 analyze:
 	@$(TEST_ENVIRONMENT) ZERO_REQUIRE=clang,cppcheck bash $(top_srcdir)/tests/analyze.sh
 
-.PHONY: analyze check-long check-soak check-own check-threads check-unit format-check
+.PHONY: analyze check-long check-own check-threads check-unit format-check

@@ -73,7 +73,8 @@ static void accept_all(struct listener *listener)
 	}
 }
 
-/* Returns whether all of a right hello and the notice have come. */
+/* Returns whether all of a right hello and the notice have come. The hello may have come in the
+   attempt before, whose notice is too late. */
 static bool read_one(struct listener *listener, size_t i, int attempt)
 {
 	const size_t hello = sizeof(listener->pending[i].in.hello);
@@ -100,7 +101,10 @@ static bool read_one(struct listener *listener, size_t i, int attempt)
 		drop(listener, i);
 		return false;
 	}
-	return true;
+	if (zero_hello_verify(&listener->pending[i].in.hello, attempt, listener->cookie))
+		return true;
+	drop(listener, i);
+	return false;
 }
 
 bool listen_read(struct listener *listener, int attempt, struct zero_loss_notice *notice)

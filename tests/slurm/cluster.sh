@@ -27,7 +27,7 @@ start_munge() {
 # In a process namespace of its own nothing outlives the test, and what it kills is its own.
 if [[ -z ${CLUSTER_ALONE-} ]]; then
 	start_munge
-	alone=(unshare --pid --fork --kill-child --mount-proc ${cluster_net:+--net})
+	alone=(unshare --pid --ipc --fork --kill-child --mount-proc ${cluster_net:+--net})
 	if "${alone[@]}" true 2>/dev/null; then
 		CLUSTER_ALONE=yes exec "${alone[@]}" bash "$0" "$@"
 	fi

@@ -316,6 +316,32 @@ START_TEST(of_another_attempt_or_run)
 }
 END_TEST
 
+/* zerorun has answered it in time, but its notice comes in the next attempt. */
+START_TEST(of_the_attempt_before)
+{
+	struct sockaddr_in to = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+	int fd = socket(AF_INET, SOCK_STREAM, 0);
+	struct zero_loss_notice notice, sent;
+	struct zero_hello_reply reply;
+	struct zero_dial dial = {0};
+
+	ck_assert(zero_launcher_find(&dial.address, &sender.attempt, &sent));
+	dial.hello.wanted = sender.attempt;
+	memcpy(dial.hello.cookie, dial.address.cookie, sizeof(dial.hello.cookie));
+	zero_dial_prepare(&dial);
+	to.sin_port = htons(dial.address.port);
+	ck_assert_int_eq(connect(fd, (struct sockaddr *)&to, sizeof(to)), 0);
+	ck_assert_int_eq(send(fd, &dial.hello, sizeof(dial.hello), 0), sizeof(dial.hello));
+	while (recv(fd, &reply, sizeof(reply), MSG_DONTWAIT) < 0)
+		ck_assert(!listen_read(&listener, 4, &notice));
+	ck_assert_int_eq(send(fd, &sent, sizeof(sent), 0), sizeof(sent));
+	ck_assert(!listen_read(&listener, 5, &notice));
+	/* zerorun has closed it */
+	ck_assert_int_le(recv(fd, &reply, sizeof(reply), 0), 0);
+	close(fd);
+}
+END_TEST
+
 /* More of them than zerorun waits for, which send nothing or too little. */
 START_TEST(beside_others_that_say_nothing)
 {
@@ -461,6 +487,7 @@ int main(void)
 	tcase_add_test(notices, of_no_step);
 	tcase_add_test(notices, of_another_attempt_or_run);
 	tcase_add_test(notices, beside_others_that_say_nothing);
+	tcase_add_test(notices, of_the_attempt_before);
 	tcase_add_test(notices, nobody_listens);
 	tcase_add_test(lost, refusing);
 	tcase_add_test(lost, suspect_that_accepts);
