@@ -21,7 +21,8 @@ AS_IF([test "x$with_python" != xno], [
 	zero_python=$zero_cv_python
 ])
 AS_IF([test "$with_python,$zero_python" = yes,no],
-	[AC_MSG_ERROR([--with-python, but Python's headers were not found: python3-dev or python3-devel])])
+	[AC_MSG_ERROR([--with-python, but the headers of $PYTHON were not found, or are
+those of a free-threaded Python, which has no limited API: install python3-dev or python3-devel])])
 AM_CONDITIONAL([HAVE_PYTHON], [test $zero_python = yes])
 AC_ARG_VAR([pythonsitedir], [the folder of packages that gets slurm-zero.pth; none by default where
 	that Python has none in the prefix])

@@ -33,6 +33,11 @@ def run(*command):
 
 def build(root):
     """Builds what is not built yet, and installs it below `root`."""
+    if sys.version_info < (3, 10) or sysconfig.get_config_var("Py_GIL_DISABLED"):
+        # pip shows what is printed here, and of an exception first how it came to it.
+        sys.exit(
+            f"slurm_zero needs Python 3.10 or later with the GIL: {sys.executable} is {sys.version}"
+        )
     if not (TOP / "Makefile").exists():
         made = (TOP / "configure").exists()
         configure = ["./configure"] if made else ["./bootstrap", "--no-install"]
@@ -79,8 +84,8 @@ def build_wheel(wheel_directory, config_settings=None, metadata_directory=None):
         for path, source in collect(Path(root), f"{name}.data"):
             add(path, source.read_bytes(), source.stat().st_mode)
         metadata = (info / "METADATA").read_bytes()
-        add(f"{name}.dist-info/METADATA", metadata + b"Requires-Dist: torch\n")
+        add(f"{name}.dist-info/METADATA", metadata + b"Requires-Dist: torch>=2.10\n")
         add(f"{name}.dist-info/entry_points.txt", (info / "entry_points.txt").read_bytes())
         add(f"{name}.dist-info/WHEEL", WHEEL.format(tag=tag).encode())
-        wheel.writestr(record, "".join(lines) + f"{record},,\n")
+        add(record, "".join([*lines, f"{record},,\n"]).encode())
     return file.name

@@ -26,6 +26,9 @@ def __getattr__(name: str) -> object:
                 "use both of one build"
             )
         raise
+    from . import _start
+
+    _start.require_torch()
     from . import _api, _overlay, _plan
 
     rooms = {"replace_fsdp2": _overlay, "plan": _plan}

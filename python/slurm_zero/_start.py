@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """What `import torch` calls in a task of --zero or zerorun, so that a program that nobody edits
-starts, is watched, and has its fully_shard replaced. Nothing here imports torch, and nothing here
-may fail."""
+starts, is watched, and has its fully_shard replaced. What torch calls may not
+fail."""
 
 from __future__ import annotations
 
@@ -28,6 +28,16 @@ def tell(sentence: str) -> None:
     print(f"slurm-zero: {sentence}", file=sys.stderr, flush=True)
 
 
+def require_torch() -> None:
+    """Refuses a torch whose inner parts the package was not written for."""
+    import torch  # which may be the one that calls begin, and is not complete
+
+    if [int(number) for number in torch.__version__.split(".")[:2]] < [2, 10]:
+        raise ImportError(
+            f"slurm_zero needs torch 2.10 or later: {torch.__path__[0]} has {torch.__version__}"
+        )
+
+
 def begin() -> None:
     """The entry point of the group torch.backends. An exception here would be one of `import
     torch`."""
@@ -39,6 +49,7 @@ def begin() -> None:
         settings.update((name, value) for name, _, value in words)
         if settings.get("python") == "no":
             return
+        require_torch()
         _set_ranks()
         for module, part, function in (
             ("torch.distributed.rendezvous", "_rendezvous", "replace_env"),

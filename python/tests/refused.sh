@@ -33,3 +33,9 @@ grep -q "initialised as rank 0 of 1, but the launcher says rank . of 2" "$scratc
 RANK=0 WORLD_SIZE=2 "$TORCH_PYTHON" -c 'import slurm_zero; slurm_zero.init()' >"$scratch/out" 2>&1
 grep -q "use .zerorun -n N. or .srun." "$scratch/out" ||
 	fail "WORLD_SIZE without a launcher: $(<"$scratch/out")"
+# An older torch.
+"$TORCH_PYTHON" -c 'import slurm_zero, torch
+torch.__version__ = "2.9.1+cpu"
+from slurm_zero import fully_shard' >"$scratch/out" 2>&1
+grep -q "ImportError: slurm_zero needs torch 2.10 or later: /.*/torch has 2.9.1+cpu" \
+	"$scratch/out" || fail "an older torch: $(<"$scratch/out")"
