@@ -66,7 +66,7 @@ places() {
 			done
 		done
 		[[ $(cat rank0 rank1 |
-			grep -c "venv/lib/libzero.so.2 .*venv/lib/slurm-zero/zero_host.so") == 2 ]] ||
+			grep -c "venv/lib/libzero.so.2 .*lib/slurm-zero/zero_host.so") == 2 ]] ||
 			fail "what was loaded: $(cat rank0 rank1)"
 		rm rank0 rank1
 	done

@@ -324,16 +324,19 @@ START_TEST(of_the_attempt_before)
 	struct zero_loss_notice notice, sent;
 	struct zero_hello_reply reply;
 	struct zero_dial dial = {0};
+	ssize_t got;
 
 	ck_assert(zero_launcher_find(&dial.address, &sender.attempt, &sent));
 	dial.hello.wanted = sender.attempt;
-	memcpy(dial.hello.cookie, dial.address.cookie, sizeof(dial.hello.cookie));
+	memcpy(dial.cookie, dial.address.cookie, sizeof(dial.cookie));
 	zero_dial_prepare(&dial);
+	zero_hello_prove(&dial.hello, dial.cookie);
 	to.sin_port = htons(dial.address.port);
 	ck_assert_int_eq(connect(fd, (struct sockaddr *)&to, sizeof(to)), 0);
 	ck_assert_int_eq(send(fd, &dial.hello, sizeof(dial.hello), 0), sizeof(dial.hello));
-	while (recv(fd, &reply, sizeof(reply), MSG_DONTWAIT) < 0)
+	while ((got = recv(fd, &reply, sizeof(reply), MSG_DONTWAIT)) < 0)
 		ck_assert(!listen_read(&listener, 4, &notice));
+	ck_assert_int_eq(got, sizeof(reply));
 	ck_assert_int_eq(send(fd, &sent, sizeof(sent), 0), sizeof(sent));
 	ck_assert(!listen_read(&listener, 5, &notice));
 	/* zerorun has closed it */
