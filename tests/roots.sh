@@ -28,12 +28,13 @@ rm -rf "$folder/sources" && mkdir -p "$folder/sources" || fail "no folder $folde
 dist_tarball "$folder/sources"
 git -C "$top_srcdir" archive --prefix="$since/" "$since" | tar -x -C "$folder/sources" ||
 	fail "git has no sources of $since"
-# program README: its first program in C
+# program SOURCES: the first program for users, which 0.1.0 has in its README
 program() {
-	sed -n '/^```c$/,/^```$/p' "$1" | sed '1d;/^```$/,$d'
+	cat "$1/examples/quick.c" 2>/dev/null ||
+		sed -n '/^```c$/,/^```$/p' "$1/README.md" | sed '1d;/^```$/,$d'
 }
-program "$top_srcdir/README.md" >"$folder/sources/new.c"
-program "$folder/sources/$since/README.md" >"$folder/sources/$since.c"
+program "$top_srcdir" >"$folder/sources/new.c"
+program "$folder/sources/$since" >"$folder/sources/$since.c"
 
 # in_root COMMANDS: by a shell in the topmost layer
 in_root() {
@@ -47,11 +48,11 @@ layer() {
 	local here=$folder/$suite lower
 	lower=$(printf "$here/%s:" "${@:2}")
 	root=$here/$1.root
-	rm -rf "${here:?}/$1" "$here/$1.work" && mkdir -p "$here"/{"$1","$1.work",debs} "$root" &&
+	rm -rf "${here:?}/$1" "$here/$1.work" && mkdir -p "$here"/{"$1","$1.work",archives} "$root" &&
 		mount -t overlay overlay "$root" \
 			-o "lowerdir=${lower%:},upperdir=$here/$1,workdir=$here/$1.work" &&
 		mount -t proc proc "$root/proc" && mount --rbind /dev "$root/dev" &&
-		mount --bind "$here/debs" "$root/var/cache/apt/archives" &&
+		mount --bind "$here/archives" "$root/var/cache/apt/archives" &&
 		mkdir -p "$root/src" && mount --bind "$folder" "$root/src" &&
 		cp -L /etc/resolv.conf "$root/etc/" || fail "$suite: no layer $1"
 }
@@ -120,11 +121,11 @@ left() {
 	[[ $now == "${*:2}" ]] || fail "$suite: $1 leaves '$now', not '${*:2}'"
 }
 
-# use NAME: zerorun and the README's program run, and srun has the flags
+# use NAME: zerorun and the first program run, and srun has the flags
 use() {
 	local version
 	version=$(basename "$folder/$suite/$1"/slurm-zero_*.deb) && version=${version#*_}
-	must "the README's program of $1" in_root "cd /tmp
+	must "the program of $1" in_root "cd /tmp
 		cc /src/sources/$1.c \$(pkg-config --cflags --libs zero) -o $1
 		zerorun --version | grep ' ${version%%_*}$'
 		zerorun --check-config /etc/slurm/zero.yaml; zerorun -n 2 ./$1"
@@ -163,7 +164,7 @@ debs() {
 	use new
 	must "apt-get remove" in_root "cd /src/$suite/new
 		apt-get remove -qy \$(for deb in *.deb; do echo \${deb%%_*}; done)"
-	left "apt-get remove" ./etc/slurm/zero.yaml
+	left "apt-get remove" ./etc/slurm/zero.yaml{,.dpkg-dist}
 	must "apt-get purge" in_root "apt-get purge -qy '?config-files'"
 	left "apt-get purge"
 }
