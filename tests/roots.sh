@@ -48,7 +48,8 @@ layer() {
 	local here=$folder/$suite lower
 	lower=$(printf "$here/%s:" "${@:2}")
 	root=$here/$1.root
-	rm -rf "${here:?}/$1" "$here/$1.work" && mkdir -p "$here"/{"$1","$1.work",archives} "$root" &&
+	rm -rf "${here:?}/$1" "$here/$1.work" &&
+		mkdir -p "$here"/{"$1","$1.work",archives} "$root" &&
 		mount -t overlay overlay "$root" \
 			-o "lowerdir=${lower%:},upperdir=$here/$1,workdir=$here/$1.work" &&
 		mount -t proc proc "$root/proc" && mount --rbind /dev "$root/dev" &&
