@@ -39,7 +39,8 @@ program "$folder/sources/$since" >"$folder/sources/$since.c"
 # in_root COMMANDS: by a shell in the topmost layer
 in_root() {
 	chroot "$root" env -i PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin \
-		LC_ALL=C.UTF-8 HOME=/root DEBIAN_FRONTEND=noninteractive "jobs=$(nproc)" \
+		PKG_CONFIG_PATH=/usr/lib64/pkgconfig LC_ALL=C.UTF-8 HOME=/root \
+		DEBIAN_FRONTEND=noninteractive "jobs=$(nproc)" \
 		OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 bash -euc "$1"
 }
 
@@ -110,9 +111,9 @@ prepare() {
 
 # files: what is in the root, but for what package managers and programs keep for themselves
 files() {
-	(cd "$root" && find . -xdev -regextype egrep -regex \
-		'\./(src|dev|proc|run|tmp|root|var/(cache|log|lib/(apt|dpkg|rpm)))' -prune \
-		-o -print) | LC_ALL=C sort
+	local own='src|dev|proc|run|tmp|root|var/(cache|log|lib/(apt|dpkg|rpm))|usr/lib/\.build-id'
+	(cd "$root" && find . -xdev -regextype egrep -regex "\./($own)" -prune -o -print) |
+		LC_ALL=C sort
 }
 
 # left WHAT [FILE]...: these, and nothing else, are there and were not before
@@ -172,6 +173,9 @@ debs() {
 
 rpms() {
 	layer rpms ready base
+	# Debian looks for nothing there; the folders are those of packages that Debian has not
+	echo /usr/lib64 >"$root/etc/ld.so.conf.d/rpms.conf"
+	mkdir -p "$root"/usr/{lib64/{pkgconfig,slurm},share/licenses}
 	files >"$folder/before"
 	must "rpm -i" in_root "rpm -i --nodeps /src/$suite/$since/rpm/*.rpm; ldconfig"
 	edit
@@ -183,7 +187,7 @@ rpms() {
 	[[ $printed == S*'  c /etc/slurm/zero.yaml' && $printed != *$'\n'* ]] ||
 		fail "$suite: rpm -V: $printed"
 	must "rpm -e" in_root 'rpm -e --nodeps $(rpm -qa)'
-	left "rpm -e" ./etc/slurm/zero.yaml.rpmsave
+	left "rpm -e" ./etc/slurm/zero.yaml.rpm{new,save}
 }
 
 # make install of the tarball, where bootstrap was run
