@@ -194,6 +194,9 @@ rpms() {
 from_source() {
 	layer source build base
 	must "make" in_root 'cd /tmp/slurm-zero-*; ./configure CFLAGS=-O0; make -j$jobs'
+	# make uninstall leaves the folders that are not ours alone
+	mkdir -p "$root"/usr/local/{lib/{pkgconfig,slurm},share/{doc,bash-completion/completions}} \
+		"$root"/usr/local/share/man/man{1,3,5,8}
 	files >"$folder/before"
 	must "make install" in_root 'make -C /tmp/slurm-zero-* install; ldconfig
 		cd /tmp; cc /src/sources/new.c $(pkg-config --cflags --libs zero) -o new
