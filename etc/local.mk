@@ -47,7 +47,7 @@ install-data-hook:
 	rm -f '$(DESTDIR)$(modulesdir)'/zero_*.la '$(DESTDIR)$(libdir)/slurm/spank_zero.la' \
 		'$(DESTDIR)$(modulesdir)/python/slurm_zero/_zero.abi3.la'
 
-# libtool would find in its notes what to remove.
+# libtool would find in its notes what to remove; Python leaves compiled files in the package.
 uninstall-local:
 	@$(EACH_SLURM_CONF) \
 		if cmp -s "$$from" "$$to"; then \
@@ -57,11 +57,9 @@ uninstall-local:
 			echo " $$to was edited: it stays"; \
 		fi; \
 	done
-	rm -f '$(DESTDIR)$(modulesdir)'/zero_*.so '$(DESTDIR)$(libdir)/slurm/spank_zero.so' \
-		'$(DESTDIR)$(modulesdir)/python/slurm_zero/_zero.abi3.so'
-	rm -rf '$(DESTDIR)$(modulesdir)/python/slurm_zero/__pycache__'
+	rm -f '$(DESTDIR)$(modulesdir)'/zero_*.so '$(DESTDIR)$(libdir)/slurm/spank_zero.so'
+	rm -rf '$(DESTDIR)$(modulesdir)/python/slurm_zero'
 
 uninstall-hook:
-	-rmdir '$(DESTDIR)$(slurm_zero_infodir)' '$(DESTDIR)$(modulesdir)/python/slurm_zero' \
-		'$(DESTDIR)$(modulesdir)/python' \
+	-rmdir '$(DESTDIR)$(slurm_zero_infodir)' '$(DESTDIR)$(modulesdir)/python' \
 		'$(DESTDIR)$(modulesdir)' '$(DESTDIR)$(docdir)' 2>/dev/null

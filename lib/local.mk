@@ -191,7 +191,7 @@ lib_libzerocore_la_SOURCES = \
 	lib/watch/signals.c \
 	lib/watch/watch.c
 nodist_lib_libzerocore_la_SOURCES = lib/report/page_html.c
-lib_libzerocore_la_LIBADD = lib/liboptions.la $(DL_LIBS)
+lib_libzerocore_la_LIBADD = lib/liboptions.la $(DL_LIBS) -lm
 
 # The page of a report, as a string of C.
 lib/report/page_html.c: lib/report/page.html

@@ -9,6 +9,7 @@ EXTRA_DIST += \
 	debian/libzero2.symbols \
 	debian/not-installed \
 	debian/python3-slurm-zero.install \
+	debian/python3-slurm-zero.prerm \
 	debian/rules \
 	debian/slurm-zero-plugin.README.Debian \
 	debian/slurm-zero-plugin.install \

@@ -130,7 +130,7 @@ EXTRA_DIST += \
 	tests/unit/unit.h \
 	tests/unit/without_check.sh \
 	tests/unit/without_cxx.sh \
-	tests/aarch64.sh tests/analyze.sh tests/dist.sh tests/gpt/kill.sh tests/package.sh tests/warnings.sh \
+	tests/aarch64.sh tests/analyze.sh tests/dist.sh tests/gpt/kill.sh tests/package.sh tests/roots.sh tests/warnings.sh \
 	$(SCRIPT_TESTS)
 
 UNIT_CFLAGS = $(OUTER_CFLAGS) $(CHECK_CFLAGS)
@@ -549,8 +549,12 @@ endif
 format-check:
 	@$(TEST_ENVIRONMENT) ZERO_REQUIRE=clang-format bash $(top_srcdir)/tests/format.sh
 
+# The packages in clean roots of Debian, as root and with a network: see the head of the script.
+check-roots:
+	@$(TEST_ENVIRONMENT) bash $(top_srcdir)/tests/roots.sh
+
 # cppcheck, and clang's analyser, which takes minutes.
 analyze:
 	@$(TEST_ENVIRONMENT) ZERO_REQUIRE=clang,cppcheck bash $(top_srcdir)/tests/analyze.sh
 
-.PHONY: analyze check-long check-own check-threads check-unit format-check
+.PHONY: analyze check-long check-own check-threads check-unit format-check check-roots
