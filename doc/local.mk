@@ -6,9 +6,9 @@ MAN_PAGES = doc/zerorun.1 doc/zero.3 doc/zero.yaml.5 doc/zero_checkpoint.5 \
 MAN_LISTS = doc/flags.roff doc/environment.roff doc/yaml.roff doc/facts.roff
 nodist_man_MANS = $(MAN_PAGES)
 doc_DATA += doc/recovery.md doc/threats.md
-EXTRA_DIST += doc/functions.awk doc/faults.md doc/threats.md \
-	doc/deepspeed.md doc/design.md doc/figures.md doc/limits.md doc/programs.md doc/pytorch.md doc/recovery.md \
-	doc/testing.md \
+EXTRA_DIST += doc/functions.awk \
+	doc/c_programs.md doc/deepspeed.md doc/design.md doc/faults.md doc/figures.md doc/limits.md \
+	doc/pytorch.md doc/recovery.md doc/testing.md doc/threats.md \
 	doc/group.svg doc/recovery.svg doc/report.png doc/rooms.svg doc/streaming.svg \
 	doc/options_roff.c doc/zerorun.1.in doc/zero.3.in doc/zero.yaml.5.in doc/zero_checkpoint.5.in \
 	doc/spank_zero.8.in

@@ -183,7 +183,7 @@ lib_libzerocore_la_SOURCES = \
 	lib/watch/exit_notice.c \
 	lib/watch/heartbeat.c \
 	lib/watch/inquiry.c \
-	lib/watch/message.c \
+	lib/watch/loss_message.c \
 	lib/watch/oom.c \
 	lib/watch/open_timeout.c \
 	lib/watch/process.c \

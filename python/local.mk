@@ -7,6 +7,8 @@ PYTHON_FILES = \
 	python/slurm_zero/_api.py \
 	python/slurm_zero/_checkpoint.py \
 	python/slurm_zero/_device.py \
+	python/slurm_zero/_flat_shard.py \
+	python/slurm_zero/_from_rank0.py \
 	python/slurm_zero/_group.py \
 	python/slurm_zero/_job.py \
 	python/slurm_zero/_layout.py \
@@ -15,7 +17,6 @@ PYTHON_FILES = \
 	python/slurm_zero/_param.py \
 	python/slurm_zero/_plan.py \
 	python/slurm_zero/_protect.py \
-	python/slurm_zero/_rank0.py \
 	python/slurm_zero/_rendezvous.py \
 	python/slurm_zero/_saved.py \
 	python/slurm_zero/_start.py \
@@ -23,7 +24,6 @@ PYTHON_FILES = \
 	python/slurm_zero/_streamed.py \
 	python/slurm_zero/_streamed_loss.py \
 	python/slurm_zero/_team.py \
-	python/slurm_zero/_tensor.py \
 	python/slurm_zero/_unsharded.py \
 	python/slurm_zero/_watch.py
 PYTHON_DEEPSPEED_FILES = \

@@ -4,11 +4,11 @@ noinst_HEADERS += spank/yaml/site_config.h spank/yaml/hostlist.h spank/gpu/vram.
 if HAVE_YAML
 noinst_LTLIBRARIES += spank/libconfig.la
 spank_libconfig_la_SOURCES = \
-	spank/yaml/config_file.c \
 	spank/yaml/hostlist.c \
 	spank/yaml/resolve.c \
 	spank/yaml/site_config.c \
 	spank/yaml/site_config_private.h \
+	spank/yaml/trusted_file.c \
 	spank/yaml/yaml_reader.c \
 	spank/yaml/yaml_reader.h
 spank_libconfig_la_CPPFLAGS = $(AM_CPPFLAGS) $(YAML_CFLAGS)

@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+/* What a step is, and what its environment has: for the callbacks in slurmstepd and in tasks. */
 #include <slurm/slurm.h>
 #include <stdlib.h>
 #include <string.h>

@@ -1,4 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * What an admin asks about: a task's budget, which is the free memory of its GPUs, or of the node,
+ * less vram_reserve and divided by the tasks that share it; and the stream threshold from it.
+ */
 #include <stdio.h>
 #include <stdlib.h>
 

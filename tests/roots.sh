@@ -14,7 +14,7 @@ need_command debootstrap
 unset MAKEFLAGS MFLAGS MAKELEVEL MAKEOVERRIDES ROOTS_ALONE
 umask 022
 folder=$top_builddir/build-check-roots suite=sources
-: "${ROOTS:=bookworm trixie}" "${MIRROR:=http://deb.debian.org/debian}"
+: "${ROOTS:=bookworm trixie}"
 
 # must WHAT COMMAND...: fails with the end of what it printed, which $printed has
 must() {
@@ -62,7 +62,7 @@ layer() {
 make_base() {
 	local new=$folder/$suite/base.new
 	[[ ! -e ${new%.new} ]] || return 0
-	must debootstrap debootstrap --variant=minbase "$suite" "$new" "$MIRROR"
+	must debootstrap debootstrap --variant=minbase "$suite" "$new" ${MIRROR:+"$MIRROR"}
 	# nothing is started in it, and it need not survive a crash
 	printf '#!/bin/sh\nexit 101\n' >"$new/usr/sbin/policy-rc.d"
 	chmod +x "$new/usr/sbin/policy-rc.d"

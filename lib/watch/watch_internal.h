@@ -127,7 +127,7 @@ struct zero_inquiry {
 	/* Each has one element for each rank. */
 	struct zero_activity *activity;
 	bool *replied;
-	int *listed; /* scratch space of message.c */
+	int *listed; /* scratch space of loss_message.c */
 	size_t replies;
 	/* A rank that had ended well before, as a neighbour of it knows; -1: none is known. */
 	int ended;
@@ -275,7 +275,7 @@ void zero_ring_judge_deadlock(struct zero_ring *ring);
 void zero_ring_handle_all_wait(struct zero_ring *ring, const struct zero_ring_frame *frame);
 void zero_ring_handle_deadlock(struct zero_ring *ring, const struct zero_ring_frame *frame);
 
-/* ---- message.c ------------------------------------------------------------------------------- */
+/* ---- loss_message.c -------------------------------------------------------------------------- */
 
 /* Composes the message about the inquired rank for ring->message, records the fault, and prints the
    message if the job is to end. */

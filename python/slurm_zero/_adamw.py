@@ -10,7 +10,7 @@ import torch
 import torch.distributed as dist
 
 from . import _zero
-from ._tensor import FlatShard, tensor_of
+from ._flat_shard import FlatShard, tensor_of
 
 if TYPE_CHECKING:
     from ._param import Param

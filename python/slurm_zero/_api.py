@@ -22,15 +22,15 @@ from torch.distributed.tensor import DTensor, Replicate, Shard
 from torch.optim import Optimizer
 from torch.optim import optimizer as torch_optimizer
 
-from . import _checkpoint, _device, _rank0, _start, _streamed, _unsharded, _watch, _zero  # noqa
+from . import _checkpoint, _device, _from_rank0, _start, _streamed, _unsharded, _watch, _zero  # noqa
 from ._adamw import AdamW, AdamW8bit, Muon
+from ._flat_shard import FlatShard, install_dispatch
 from ._group import Group, MixedPrecisionPolicy
 from ._job import Job
 from ._module import FullyShardedModule, become_sharded
 from ._param import DTYPES, STORED, require_filled
 from ._protect import Protection
 from ._rendezvous import make_store
-from ._tensor import FlatShard, install_dispatch
 
 Error = _zero.Error
 memory = _device.memory
@@ -99,7 +99,7 @@ def init(settings: str = "", device: str | torch.device | None = None) -> None:
     sys.excepthook = failed
     atexit.register(_close)
     _start.after_import("torch.distributed.pipelining.schedules", "_api", "wrap_schedules")
-    _start.after_import("accelerate.utils.fsdp_utils", "_rank0", "replace_accelerates")
+    _start.after_import("accelerate.utils.fsdp_utils", "_from_rank0", "replace_accelerates")
     _job = job
 
 

@@ -18,7 +18,7 @@ from torch.optim import Optimizer
 
 from . import _device, _unsharded, _zero
 from ._adamw import AdamW
-from ._tensor import FlatShard
+from ._flat_shard import FlatShard
 
 if TYPE_CHECKING:
     from ._param import Param

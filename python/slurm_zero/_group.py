@@ -18,8 +18,8 @@ from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import DTensor
 
 from . import _device, _zero
+from ._flat_shard import FlatShard, tensor_of
 from ._param import Param, Part, from_types, param_dtype, require_filled
-from ._tensor import FlatShard, tensor_of
 
 if TYPE_CHECKING:
     from ._job import Job

@@ -11,13 +11,13 @@ from torch.autograd import Variable
 from torch.distributed.device_mesh import DeviceMesh
 
 from . import _device, _zero
+from ._flat_shard import FlatShard
 from ._group import Group, GroupState, no_compile
 from ._layout import Layout
 from ._param import Param
 from ._saved import Saved
 from ._steps import Steps, Writes
 from ._team import Team
-from ._tensor import FlatShard
 
 
 class Pass(enum.Enum):

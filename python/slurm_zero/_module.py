@@ -14,10 +14,10 @@ from torch.distributed import fsdp
 from torch.distributed.fsdp import FSDPModule, UnshardHandle
 
 from . import _device
+from ._flat_shard import FlatShard
 from ._group import Group
 from ._job import Job
 from ._param import DTYPES, STORED
-from ._tensor import FlatShard
 
 _classes: dict[type, type] = {}  # of sharded modules, by what they were
 

@@ -14,7 +14,7 @@ from torch.distributed._functional_collectives import AsyncCollectiveTensor
 from torch.distributed.tensor import DTensor
 
 from . import _device, _zero
-from ._tensor import FlatShard, ShardSpec, tensor_of
+from ._flat_shard import FlatShard, ShardSpec, tensor_of
 
 if TYPE_CHECKING:
     from ._group import Group, MixedPrecisionPolicy

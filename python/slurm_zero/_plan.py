@@ -11,8 +11,8 @@ import torch
 from torch import nn
 
 from . import _device, _streamed, _zero
+from ._flat_shard import FlatShard
 from ._param import STORED
-from ._tensor import FlatShard
 
 # Up to and with the first number, as in "model.layers.0."
 _LAYER = re.compile(r"(?:[^.]+\.)*?\d+\.")

@@ -19,9 +19,9 @@ from torch import nn
 from torch.distributed.device_mesh import DeviceMesh
 
 from . import _device, _zero
+from ._flat_shard import FlatShard, tensor_of
 from ._group import Group, MixedPrecisionPolicy, no_compile
 from ._param import DTYPES, Param, param_dtype, require_filled
-from ._tensor import FlatShard, tensor_of
 
 if TYPE_CHECKING:
     from ._job import Job

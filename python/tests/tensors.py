@@ -13,7 +13,7 @@ from torch.distributed.fsdp import FSDPModule, register_fsdp_forward_method
 from torch.distributed.tensor import Replicate
 
 import slurm_zero as zero
-from slurm_zero._tensor import ShardSpec
+from slurm_zero._flat_shard import ShardSpec
 
 zero.init()  # a second time does nothing
 

@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+/* Parses zero.yaml, or a user's file, into sections of statements, which resolve.c applies. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>

@@ -54,7 +54,7 @@ struct zero_config {
 	size_t count, capacity;
 };
 
-/* ---- config_file.c --------------------------------------------------------------------------- */
+/* ---- trusted_file.c -------------------------------------------------------------------------- */
 
 /*
  * Returns the content of the file `path`, malloc'ed; messages call the file `name`. A trusted file

@@ -16,7 +16,7 @@ from deepspeed.utils import logger
 from torch import nn
 
 from .. import _api, _checkpoint
-from .._tensor import FlatShard
+from .._flat_shard import FlatShard
 from . import convert, foreign_files, moved
 
 _COUNTS = ("global_steps", "global_samples", "skipped_steps")

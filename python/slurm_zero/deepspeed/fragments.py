@@ -14,7 +14,7 @@ import torch
 
 from .. import _zero
 from .._adamw import AdamW
-from .._tensor import FlatShard
+from .._flat_shard import FlatShard
 
 _MOMENTS = ("exp_avg", "exp_avg_sq")
 

@@ -18,8 +18,8 @@ import torch.distributed as dist
 from deepspeed.runtime.zero import partition_parameters as stock
 from torch import nn
 
-from .. import _rank0, _start, _tensor
-from .._tensor import FlatShard
+from .. import _flat_shard, _from_rank0, _start
+from .._flat_shard import FlatShard
 from . import config as configuration
 from . import tell
 
@@ -163,27 +163,27 @@ class GatheredParameters(stock.GatheredParameters):
 
     def __enter__(self) -> None:
         for p in self._sharded:
-            if _tensor.storage(p) in _tensor.gathered:
+            if _flat_shard.storage(p) in _flat_shard.gathered:
                 raise RuntimeError(
                     f"Nested GatheredParameters contexts cannot overlap parameters: {p}"
                 )
         with torch.no_grad():
             whole = {p: p.full_tensor() for p in self._sharded}
         for p, full in whole.items():
-            _tensor.gathered[_tensor.storage(p)] = full
+            _flat_shard.gathered[_flat_shard.storage(p)] = full
             self._versions[p] = full._version
         super().__enter__()
 
     def __exit__(self, kind: type | None, error: BaseException | None,
                  trace: TracebackType | None) -> Any:
-        whole = {p: _tensor.gathered.pop(_tensor.storage(p)) for p in self._sharded}
+        whole = {p: _flat_shard.gathered.pop(_flat_shard.storage(p)) for p in self._sharded}
         result = super().__exit__(kind, error, trace)
         if error is not None or not whole:
             return result
         if self._modifier is not None:
             mine = dist.get_rank() == self._modifier
-            _rank0.stream({p._shard_spec.param: full if mine else None
-                           for p, full in whole.items()}, self._modifier)
+            _from_rank0.stream({p._shard_spec.param: full if mine else None
+                                for p, full in whole.items()}, self._modifier)
         elif any(p.ds_enable_sanity_checks and full._version != self._versions[p]
                  for p, full in whole.items()):
             raise RuntimeError(

@@ -13,8 +13,8 @@ from torch.optim import Optimizer
 
 from .. import _api, _checkpoint, _device, _zero
 from .._adamw import AdamW, Muon
+from .._flat_shard import FlatShard
 from .._param import Param
-from .._tensor import FlatShard
 from . import foreign
 from .foreign_files import CheckpointError
 

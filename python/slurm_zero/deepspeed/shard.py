@@ -10,11 +10,11 @@ import torch.distributed as dist
 from deepspeed.runtime.zero.partition_parameters import ZeroParamStatus, ZeroParamType
 from torch import nn
 
-from .. import _api, _tensor, _zero
+from .. import _api, _flat_shard, _zero
+from .._flat_shard import FlatShard
 from .._group import MixedPrecisionPolicy
 from .._module import FullyShardedModule
 from .._param import DTYPES, Param
-from .._tensor import FlatShard
 from .init import Source, source_of
 
 Changed = dict[nn.Parameter, FlatShard]  # a parameter as it was, and as it is
@@ -74,7 +74,7 @@ def _spread(param: Param, part: torch.Tensor) -> None:
     """Ranks have even parts of the values; each takes what it stores, piece by piece."""
     world, size = dist.get_world_size(), part.numel()
     first, end = param.spec.range
-    _tensor.begin_write(param.sharded)
+    _flat_shard.begin_write(param.sharded)
     local, chunk = param.sharded._local_tensor, max(1, _CHUNK // world)
     for at in range(0, size, chunk):
         piece = part[at : at + chunk].contiguous()
@@ -113,7 +113,7 @@ def _fill(params: dict[Param, nn.Parameter], computed: torch.dtype | None) -> No
             p._zero_source = Source()
         if computed and param.sharded.dtype in DTYPES and param.sharded.dtype is not computed:
             # As values of 16 bits that masters of f32 are made of.
-            _tensor.begin_write(param.sharded)
+            _flat_shard.begin_write(param.sharded)
             local = param.sharded._local_tensor
             local.copy_(local.to(computed))
 

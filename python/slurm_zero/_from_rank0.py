@@ -16,8 +16,8 @@ from torch.distributed import _state_dict_utils as utils
 from torch.distributed.checkpoint.state_dict import StateDictOptions, set_model_state_dict
 
 from . import _zero
+from ._flat_shard import FlatShard
 from ._param import Param
-from ._tensor import FlatShard
 
 
 def _param_of(value: Any) -> Param | None:
