@@ -22,7 +22,8 @@ from torch.distributed.tensor import DTensor, Replicate, Shard
 from torch.optim import Optimizer
 from torch.optim import optimizer as torch_optimizer
 
-from . import _checkpoint, _device, _from_rank0, _start, _streamed, _unsharded, _watch, _zero  # noqa
+from . import _checkpoint, _device, _from_rank0  # noqa
+from . import _start, _streamed, _unsharded, _watch, _zero
 from ._adamw import AdamW, AdamW8bit, Muon
 from ._flat_shard import FlatShard, install_dispatch
 from ._group import Group, MixedPrecisionPolicy
