@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+/* Registers the flags with Slurm, a row of the table of options each, and keeps what they say. */
 #include <errno.h>
 #include <limits.h>
 #include <stdio.h>

@@ -42,7 +42,7 @@ grep -q "^slurm-zero ($version) " <(head -1 "$top_srcdir/debian/changelog") ||
 	fail "debian/changelog does not begin with $version"
 macros=$(sed -n 's/^#define ZERO_VERSION_M[AJINOR]* //p' "$top_srcdir/lib/zero.h" | paste -s -d.)
 [[ $version == "$macros".* ]] || fail "zero.h says that it is $macros"
-grep -qx "## $version" "$top_srcdir/NEWS.md" || fail "NEWS.md has no section $version"
+grep -q "^## $version, " "$top_srcdir/NEWS.md" || fail "NEWS.md has no section $version"
 tar -xJOf "$tarball" "$name/packaging/slurm-zero.spec" | grep -qE "^Version: +$version$" ||
 	fail "the tarball's slurm-zero.spec is not of $version"
 

@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+/* Cuts a group into flat buffers, and these into segments: a pure function of what it holds. */
 #include "model.h"
 
 #include <stdlib.h>

@@ -23,7 +23,7 @@ static int all_gather_by_mpi(struct zero_mpi_comm *mpi, const void *send, void *
 	size_t count = bytes;
 	int error = MPI_SUCCESS;
 
-	/* Shards are multiples of 64 elements. In units of 64 bytes the count fits MPI's int. */
+	/* Shards are multiples of 256 elements. In units of 64 bytes the count fits MPI's int. */
 	if (bytes > ZERO_MESSAGE_MAX) {
 		count = bytes / 64;
 		error = MPI_Type_contiguous(64, MPI_BYTE, &unit);
