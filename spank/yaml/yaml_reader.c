@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Reads YAML by events, with the line and the column of each value, within limits of size and depth. */
+/* Reads YAML by events, with line and column of each value, within limits of size and depth. */
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
