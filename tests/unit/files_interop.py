@@ -22,7 +22,7 @@ except ImportError as error:
     sys.exit(77)
 
 MAX_DIMS = 8
-ABI = 16
+ABI = 17
 OK, E_FORMAT = 0, 5
 # enum zero_dtype, from 1 on, by the names that the package has for them
 DTYPES = ["F32", "F16", "BF16", "F64", "I64", "I32", "U8", "BOOL"]
@@ -49,7 +49,7 @@ Fail = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_int, ctypes.c_char_p)
 class Core(ctypes.Structure):
     """struct zero_core, whose other members the module does not use"""
 
-    _fields_ = [("fail", Fail), ("others", ctypes.c_void_p * 8)]
+    _fields_ = [("fail", Fail), ("others", ctypes.c_void_p * 6)]
 
 
 class Ops(ctypes.Structure):
